@@ -1,9 +1,11 @@
 """What computes the derivatives of rows: what it compiles, and what factors of derivatives mean."""
 
+import functools
 import pickle
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
 from derivatives import along
@@ -43,10 +45,16 @@ def only_the_prior_knows():
     return model
 
 
+@functools.cache
+def compiled(make):
+    model = make()
+    return model, UnitLikelihood(read(model))
+
+
 @pytest.mark.parametrize("make", [logistic, grouped, softmax, only_the_prior_knows], ids=lambda make: make.__name__)
 def test_derivatives_in_factors_are_those_written_out(make):
     """Along the columns of any matrix, by slopes and what goes with them."""
-    rows = UnitLikelihood(read(make()))
+    _, rows = compiled(make)
     generator = np.random.default_rng(0)
     theta = generator.normal(scale=0.5, size=rows.n_parameters)
     matrix = generator.normal(size=(theta.size, 2))
@@ -68,13 +76,14 @@ def with_gamma_functions():
 
 @pytest.mark.parametrize("make", [grouped, with_gamma_functions], ids=lambda make: make.__name__)
 def test_second_derivatives_are_those_of_the_model(make):
-    """By differences of gradients; the reference is PyTensor's Hessian of the whole likelihood."""
-    model = make()
-    rows = UnitLikelihood(read(model))
+    """By differences of gradients; the reference is PyTensor's Hessian of the whole likelihood, without a loop."""
+    model, rows = compiled(make)
     theta = np.random.default_rng(0).normal(scale=0.5, size=rows.n_parameters)
     point = dict(zip(model.initial_point(), rows.parameters.split(theta), strict=True))
     whole = pm.pytensorf.rewrite_pregrad(model.logp(vars=model.observed_RVs))
-    hessian = pm.pytensorf.hessian(whole, model.value_vars, negate_output=False)
+    slopes = pt.concatenate([slope.ravel() for slope in pt.grad(whole, model.value_vars)])
+    bends = pt.jacobian(slopes, model.value_vars, vectorize=True)
+    hessian = pt.concatenate([bend.reshape((theta.size, -1)) for bend in bends], axis=1)
     exact = -model.compile_fn(hessian, inputs=model.value_vars)(point)
     assert PublicUnits(rows).curvatures(theta).sum(axis=0) == pytest.approx(exact, rel=1e-6, abs=1e-7)
     slopes, _ = along(rows, theta, theta)

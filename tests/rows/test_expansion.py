@@ -1,10 +1,12 @@
 """Expansions against loops over rows, and what a neighbouring table can change in them."""
 
+import functools
+
 import numpy as np
 import pymc as pm
 import pytest
 from derivatives import along
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.view import read
@@ -73,9 +75,15 @@ def differences(function, theta, step=1e-4):
     return np.stack([(function(theta + way) - function(theta - way)) / (2 * step) for way in ways], axis=1)
 
 
+@functools.cache
+def likelihood_of(make):
+    """Compiling takes longer than the tests."""
+    return UnitLikelihood(read(make()))
+
+
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_derivatives_are_those_of_every_row(make):
-    likelihood = UnitLikelihood(read(make()))
+    likelihood = likelihood_of(make)
     units = PublicUnits(likelihood)
     generator = np.random.default_rng(1)
     theta = generator.normal(scale=0.3, size=likelihood.n_parameters)
@@ -100,7 +108,7 @@ def centre_for(likelihood, clip_gradient=3.0, clip_curvature=4.0, seed=2):
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
-    likelihood = UnitLikelihood(read(make()))
+    likelihood = likelihood_of(make)
     units = PublicUnits(likelihood)
     centre = centre_for(likelihood)
     expansion = likelihood.expansion(centre)
@@ -181,6 +189,7 @@ extreme = st.sampled_from([0.0, 1.0, -3.0, 1e6, -1e9, 1e308, 5e-324, np.inf, -np
 
 
 @pytest.mark.filterwarnings("error")
+@settings(max_examples=50)
 @given(st.lists(extreme, min_size=SIZE, max_size=SIZE), st.integers(0, 10**6), st.integers(0, N - 1))
 def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count, place):
     x, y = X.copy(), Y.copy()

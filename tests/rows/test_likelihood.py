@@ -152,6 +152,13 @@ def build(family, n=37):
     return model
 
 
+@functools.cache
+def compiled(family):
+    """Return a model and its rows: compiling takes longer than a test."""
+    model = build(family)
+    return model, UnitLikelihood(read(model))
+
+
 def row_log_likelihoods(model, rows):
     """The second route: PyMC's own elementwise log-probability, as a function of theta."""
     function = model.compile_logp(vars=model.observed_RVs, sum=False)
@@ -163,10 +170,17 @@ def row_log_likelihoods(model, rows):
     return at
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+#: What takes long to compile, or goes through the same code as another family.
+_MORE_SUMS = (multivariate, truncated, negative_binomial, gamma, beta, binomial, random_slopes, ordered_logistic)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.nightly] if each in _MORE_SUMS else []) for each in FAMILIES],
+    ids=lambda family: family.__name__,
+)
 def test_clipped_sums_match_a_loop_over_rows(family):
-    model = build(family)
-    rows = UnitLikelihood(read(model))
+    model, rows = compiled(family)
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     step = 1e-5
@@ -206,7 +220,7 @@ def set_chunk(monkeypatch, size):
 
 @pytest.fixture(scope="module")
 def logistic_rows():
-    x, y = logistic_data(20_011)
+    x, y = logistic_data(10_011)
     return UnitLikelihood(read(logistic_model(x, y)))
 
 
@@ -301,6 +315,18 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
             assert np.all(found_gradient == gradient)
 
 
+def sums_of(rows, bound):
+    theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
+    return rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
+
+
+@functools.cache
+def few_rows_and_sums(rows, bound):
+    """Return the first rows, and their sums, which are the same for every example of a bound."""
+    few = rows.on_rows([data[:1003] for data in rows.rows_of_inputs])
+    return few, sums_of(few, bound)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
@@ -311,18 +337,11 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
 )
 def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_rows, features, outcome, bound):
     """Hazards H13 and H14: what is summed is what was clipped, whatever a row holds."""
-    rows = logistic_rows
-    theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
-    forget(rows)
-    before = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
-    original = rows._table.rows
-    changed = [data.copy() for data in original]
+    rows, before = few_rows_and_sums(logistic_rows, bound)
+    changed = [data.copy() for data in rows.rows_of_inputs]
     for data in changed:
-        data[4711] = features if data.ndim == 2 else outcome
-    hold(rows, changed)
-    after = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
-    hold(rows, original)
-    for one, other in zip(before, after, strict=True):
+        data[471] = features if data.ndim == 2 else outcome
+    for one, other in zip(before, sums_of(rows.on_rows(changed), bound), strict=True):
         moved = math.sqrt(sum(int(d) ** 2 for d in one.integers - other.integers)) * GRID
         assert moved <= 2.0 * one.bound
 
@@ -472,9 +491,10 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
     y = np.arange(5.0)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("effect", shape=3)[pm.Data("group", group)], 1.0, observed=y)
-    found = UnitLikelihood(read(model)).clipped_gradient(np.zeros(3), 100.0, GRID)
+    rows = UnitLikelihood(read(model))
+    found = rows.clipped_gradient(np.zeros(3), 100.0, GRID)
     assert found.value == pytest.approx([0.0, 1.0, 2.0 + 4.0])
-    ratio = UnitLikelihood(read(model)).clipped_log_ratio(np.zeros(3), np.ones(3), 100.0, GRID)
+    ratio = rows.clipped_log_ratio(np.zeros(3), np.ones(3), 100.0, GRID)
     assert ratio.value[0] == pytest.approx(sum(-0.5 * ((v - 1) ** 2 - v**2) for v in (0, 1, 2, 4)))
 
 
@@ -515,8 +535,8 @@ def persons_model(n=60, persons=17):
 
 
 BATCHED = {
-    "product": lambda: UnitLikelihood(read(build(softmax))),
-    "gather and dense": lambda: UnitLikelihood(read(build(non_centred))),
+    "product": lambda: compiled(softmax)[1],
+    "gather and dense": lambda: compiled(non_centred)[1],
     "several rows a unit": lambda: UnitLikelihood(read(persons_model(), unit_index="person")),
 }
 
@@ -564,7 +584,7 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
         )
         monkeypatch.setattr(rows._engine, name, counted)
     a, b = np.random.default_rng(3).normal(size=(2, 3))
-    batch = np.array([3, 50, 20_010])
+    batch = np.array([3, 50, 10_010])
     rows.clipped_gradient(a, 1.0, GRID, units=batch)
     rows.clipped_log_ratio(a, b, 1.0, GRID, units=batch)
     assert seen == [3, 3, 3]
@@ -577,7 +597,7 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     ids=["twice", "out of order", "negative", "beyond the table", "not whole", "not a vector"],
 )
 def test_units_that_would_break_the_sensitivity_are_refused(units):
-    rows = UnitLikelihood(read(build(softmax)))
+    rows = batched("product")
     theta = np.zeros(rows.n_parameters)
     with pytest.raises(InvalidArgument, match="units"):
         rows.clipped_gradient(theta, 1.0, GRID, units=units)
@@ -587,7 +607,7 @@ def test_units_that_would_break_the_sensitivity_are_refused(units):
 
 @pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
 def test_chosen_value_variables_are_clipped_by_themselves(blocks):
-    rows = UnitLikelihood(read(build(random_slopes_and_means)))
+    _, rows = compiled(random_slopes_and_means)
     theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
     one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
     full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
@@ -604,7 +624,7 @@ def test_chosen_value_variables_are_clipped_by_themselves(blocks):
 
 @pytest.mark.parametrize("blocks", [[True], [False, False, False]])
 def test_blocks_that_name_nothing_are_refused(blocks):
-    rows = UnitLikelihood(read(build(random_slopes_and_means)))
+    _, rows = compiled(random_slopes_and_means)
     with pytest.raises(InvalidArgument, match="blocks"):
         rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
 
@@ -655,7 +675,11 @@ def every_method(rows):
     yield rows.all_log_likelihoods(theta).tobytes()
 
 
-@pytest.mark.parametrize("family", EXPANDED, ids=lambda family: family.__name__)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.nightly] if each in (normal, non_centred) else []) for each in EXPANDED],
+    ids=lambda family: family.__name__,
+)
 def test_a_pickled_engine_computes_the_same_bits(family):
     """Hazard H43: derivatives of second order once rewrote the graph that the gradient is compiled from again."""
     grouped = family in (normal, hierarchical)

@@ -1,5 +1,6 @@
 """Responses that a row could have had: which, with what probability, and never by what it has."""
 
+import functools
 import math
 
 import numpy as np
@@ -58,9 +59,20 @@ def everything(rows, theta=THETA):
     return parts
 
 
+@functools.cache
+def compiled(observed):
+    """Return rows that no test changes, or has computed anything remembered of."""
+    return rows_of(observed)
+
+
+def responses_of(observed):
+    """Return the possible responses of a distribution, which are the same for any rows."""
+    return compiled(observed)._responses
+
+
 @pytest.mark.parametrize("observed", [poisson, gamma, logistic])
 def test_nothing_is_a_function_of_a_rows_own_response(observed):
-    one = everything(rows_of(observed, Y))
+    one = everything(compiled(observed))
     other = everything(rows_of(observed, 1 - Y))
     assert len(one) == len(other) > 2
     for mine, yours in zip(one, other, strict=True):
@@ -68,7 +80,7 @@ def test_nothing_is_a_function_of_a_rows_own_response(observed):
 
 
 def test_gradients_are_those_of_a_table_with_that_response():
-    found = everything(rows_of(logistic))
+    found = everything(compiled(logistic))
     p = 1.0 / (1.0 + np.exp(-0.8 * X))
     for response, (gradients, probabilities) in enumerate(zip(found[::2], found[1::2], strict=True)):
         assert gradients[:, 0] == pytest.approx((response - p) * X, rel=1e-12)
@@ -76,7 +88,7 @@ def test_gradients_are_those_of_a_table_with_that_response():
 
 
 def test_counts_beyond_the_first_stand_for_those_around_them():
-    possible = rows_of(poisson)._responses
+    possible = responses_of(poisson)
     assert possible.values[:33] == tuple(range(33))
     assert len(possible.values) == len(set(possible.values)) < 140
     assert np.all(np.diff(possible.values) > 0)
@@ -90,7 +102,7 @@ def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
     """As `pymc_dp.model.structure` says: of a Poisson distribution up to a mean of about 300, wider ones up to any."""
     if shape == math.inf and mean > 300.0:
         pytest.skip("too narrow")
-    possible = rows_of(poisson)._responses
+    possible = responses_of(poisson)
     counts = np.array(possible.values)
     wide = scipy.stats.nbinom(shape, shape / (shape + mean)) if shape < math.inf else scipy.stats.poisson(mean)
     asked, found = probabilities_of(possible, wide.logpmf(counts)[:, None])
@@ -105,23 +117,28 @@ CONTINUOUS |= {f"Weibull of shape {shape:g}": scipy.stats.weibull_min(shape) for
 CONTINUOUS |= {"inverse gamma": scipy.stats.invgamma(2.0), "log-normal": scipy.stats.lognorm(0.08)}
 
 
+@functools.cache
+def moments_of_logarithms(name):
+    return tuple(CONTINUOUS[name].expect(lambda x, k=k: np.log(x) ** k, limit=500) for k in (1, 2))
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1234.5, 1e7])
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_means_over_positive_numbers_that_stand_for_all_are_close(name, scale):
     """As `pymc_dp.model.structure` says: where responses vary by 8 % or more. Of few of them, if they vary much."""
-    possible, responses = rows_of(gamma)._responses, CONTINUOUS[name]
+    possible, responses = responses_of(gamma), CONTINUOUS[name]
     values = np.array(possible.values)
     asked, found = probabilities_of(possible, responses.logpdf(values / scale)[:, None])
     assert len(asked) < 80
     logs, found = np.log(values[asked] / scale), found[:, 0]
     assert found.sum() == pytest.approx(1.0)
-    mean, second = (responses.expect(lambda x, k=k: np.log(x) ** k, limit=500) for k in (1, 2))
+    mean, second = moments_of_logarithms(name)
     assert found @ logs == pytest.approx(mean, abs=0.02 * math.sqrt(second - mean**2))
     assert found @ (logs - mean) ** 2 == pytest.approx(second - mean**2, rel=0.02)
 
 
 def test_rows_that_vary_much_are_told_by_fewer_responses_whatever_other_rows_there_are():
-    possible = rows_of(gamma)._responses
+    possible = responses_of(gamma)
     logs = np.column_stack([scipy.stats.gamma(shape).logpdf(possible.values) for shape in (0.5, 1.0, 3.0, 12.0, 100.0)])
     strides = possible.strides(logs.__getitem__, 5).min(axis=0)
     assert strides.tolist() == [8, 8, 4, 2, 1]
@@ -135,7 +152,7 @@ def test_rows_that_vary_much_are_told_by_fewer_responses_whatever_other_rows_the
 
 @pytest.mark.filterwarnings("error")
 def test_rows_whose_log_likelihoods_are_no_numbers_warn_of_nothing_and_leave_others_as_they_are():
-    possible = rows_of(gamma)._responses
+    possible = responses_of(gamma)
     logs = np.tile(scipy.stats.gamma(2.0).logpdf(possible.values)[:, None], 6)
     logs[:, 1], logs[:, 2], logs[:, 3], logs[200:, 4], logs[:, 5] = np.nan, -np.inf, np.inf, np.nan, 1e308
     logs[::3, 5] = -1e308
@@ -168,7 +185,7 @@ def test_probabilities_add_up_to_one_or_are_zero():
 
 def test_a_rows_probabilities_have_the_same_bits_wherever_it_stands():
     """Vector instructions, and what is left over at the end of an array, may round an exponential differently."""
-    possible = rows_of(poisson)._responses
+    possible = responses_of(poisson)
     logs = np.random.default_rng(3).normal(scale=20.0, size=(len(possible.values), 41))
     logs[8:, ::2] -= 1e3  # rows that count for few responses, beside others
     whole = in_full(possible, logs)
@@ -179,7 +196,7 @@ def test_a_rows_probabilities_have_the_same_bits_wherever_it_stands():
 
 def test_a_response_that_counts_for_another_row_alone_has_no_part_in_a_rows_probabilities():
     """Were its log-likelihood infinite, or no number."""
-    possible = rows_of(poisson)._responses
+    possible = responses_of(poisson)
     logs = scipy.stats.poisson([[1.0, 28.0]]).logpmf(np.array(possible.values)[:, None])
     asked, _ = probabilities_of(possible, logs[:, [1]])
     (place,) = asked[np.flatnonzero(asked % 8 == 3)][-1:]
@@ -207,7 +224,7 @@ def in_full(possible, logs):
 @pytest.mark.parametrize("mean", [0.01, 2.0, 20.0, 28.0, 90.0, 300.0])
 def test_counts_between_two_that_are_far_below_are_not_asked_for(mean, zeros):
     """One mode, or two of them: nothing that counts is left out, and most is."""
-    possible = rows_of(poisson)._responses
+    possible = responses_of(poisson)
     counts = np.array(possible.values)
     logs = np.log1p(-zeros) + scipy.stats.poisson(mean).logpmf(counts)
     logs[0] = math.log(math.exp(logs[0]) + zeros)
@@ -227,13 +244,19 @@ def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
         assert not gradients[probabilities == 0.0].any()
 
 
+@functools.cache
+def in_production(observed):
+    """Return rows that are compiled as users run them, which takes longer than the test."""
+    return rows_of(observed)
+
+
 @pytest.mark.production
 @pytest.mark.parametrize("observed", [poisson, gamma])
 @pytest.mark.parametrize("of", OF)
 def test_means_of_rows_are_those_of_each_alone(of, observed):
     """To the last bit: rows are worked on in another order than theirs, with those for which the same counts matter."""
-    rows = rows_of(observed)
-    point = ExpansionPoint(np.array([3.0]), np.eye(1), 0.5)
+    compiled, point = in_production(observed), ExpansionPoint(np.array([3.0]), np.eye(1), 0.5)
+    rows = compiled.on_rows(compiled.rows_of_inputs)  # which remember nothing
     (together,) = rows.each_chunk(lambda chunk: of(chunk, point))
     alone = [
         next(rows.on_rows([values[[i]] for values in rows.rows_of_inputs]).each_chunk(lambda chunk: of(chunk, point)))
@@ -304,6 +327,7 @@ def everything_is_none(rows):
     return not any(rows.each_chunk(lambda chunk: list(chunk.of_responses(THETA, np.eye(1)))))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
 def test_responses_are_numbers_that_the_table_can_hold(dtype):
     """Writing a larger one would raise, after the run has been charged."""
