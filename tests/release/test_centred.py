@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from two_tables import exact, movement, value
 
 from pymc_dp import compiling
@@ -389,6 +389,7 @@ def test_the_room_for_truncation_is_enough(size):
 @pytest.mark.parametrize(
     "kind", [CentredScore, ExpectedCurvature, OneDirectionCurvature, PreconditionedScore, UpperScore]
 )
+@settings(max_examples=40)  # each is of six tables
 @given(point=POINTS, cut=st.integers(1, N - 1), row=ROW)
 def test_sums_and_counts_are_those_of_the_parts_of_a_table(kind, point, cut, row):
     """No bit of a row's contribution knows of the others: not where one response is left out for all of a chunk."""

@@ -201,12 +201,18 @@ def test_moments_are_sums_of_products():
             Y > 0,
             lambda m: stats.bernoulli(1 / (1 + np.exp(-m))),
         ),
-        (
+        pytest.param(
             lambda name, eta, y: pm.NegativeBinomial(name, mu=pm.math.exp(eta), alpha=2.0, observed=y),
             Y,
             lambda m: stats.nbinom(2.0, 2.0 / (2.0 + np.exp(m))),
+            marks=pytest.mark.nightly,
         ),
-        (lambda name, eta, y: pm.StudentT(name, 4, mu=eta, sigma=1.0, observed=y), X[:, 0], lambda m: stats.t(4, m)),
+        pytest.param(
+            lambda name, eta, y: pm.StudentT(name, 4, mu=eta, sigma=1.0, observed=y),
+            X[:, 0],
+            lambda m: stats.t(4, m),
+            marks=pytest.mark.nightly,
+        ),
         (
             lambda name, eta, y: pm.Weibull(name, 1.5, pm.math.exp(eta), observed=y),
             np.exp(X[:, 1]),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from two_tables import MULTIPLIER, Recorded, exact, movement, value
 
 from pymc_dp.accounting import GaussianReleases
@@ -181,11 +181,14 @@ QUERIES = st.one_of(
     st.builds(GradientSizes, POINTS, MATRICES, GRADIENT_PREDICTIONS, BOUND, st.integers(1, 40)),
     st.builds(lambda each, bound: Residual(each.point, each.old, each.new, bound), EXPANDED, BOUND),
 )
+#: Examples are of several arrays, and take long to draw.
+FEWER = settings(max_examples=50)
 BATCHES = BatchesWithoutReplacement(40, N)
 OF_PERSONS = BatchesWithoutReplacement(20, N // OF_A_PERSON)
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(QUERIES, st.sampled_from([ROWS, PERSONS]), ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_replacing_a_row_moves_no_sum_by_more_than_declared(query, rows, row, count, place):
     moved, allowed = movement(query, rows, with_row(row, count, place, rows))
@@ -215,6 +218,7 @@ def test_replacing_an_ordinary_row_moves_no_sum_by_more_than_declared(query, row
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(QUERIES, ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_removing_a_row_moves_no_sum_by_more_than_declared(query, row, count, place):
     moved, allowed = movement(query, with_row(row, count, place), without_row(place), "add-remove")
@@ -249,6 +253,7 @@ def penalised_query(expanded, bound, batches=BATCHES, **options):
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(
     st.one_of(
         st.builds(penalised_query, EXPANDED, st.sampled_from([1e-100, 1e-3, 0.3, 2.0, 1e40]), counted=st.booleans()),
@@ -284,6 +289,7 @@ POISSON = PoissonBatches(0.4)
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(POINTS, MATRICES, GRADIENT_PREDICTIONS, BOUND, st.booleans(), ROW, st.integers(0, 10**6))
 def test_adding_a_row_moves_no_sum_of_a_batch_by_more_than_declared(
     point, axes, prediction, bound, counted, row, count
@@ -305,6 +311,7 @@ def asked_on(rows, grid=2.0**-40, batches=BATCHES):
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(EXPANDED, st.sampled_from([0.01, 0.1, 1.0]), st.booleans(), ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_no_log_ratio_behind_a_decision_is_beyond_its_bound(expanded, tempering, of_persons, row, count, place):
     rows, batches = (PERSONS, OF_PERSONS) if of_persons else (ROWS, BATCHES)
@@ -326,6 +333,7 @@ def test_no_log_ratio_behind_a_decision_is_beyond_its_bound(expanded, tempering,
 
 
 @pytest.mark.filterwarnings("error")
+@FEWER
 @given(st.lists(EXPANDED, min_size=1, max_size=3), ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_replacing_a_row_moves_no_count_of_clipped_units_by_more_than_declared(moves, row, count, place):
     query = DecisionClipCounts(tuple(moves), BATCHES, 0.1)
@@ -422,6 +430,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("query", CASES.values(), ids=CASES)
+@FEWER
 @given(whose=st.integers(1, N // OF_A_PERSON - 1), of_persons=st.booleans())
 def test_the_sum_is_that_of_the_parts_of_a_table(query, whose, of_persons):
     """Under add-remove: no bit of a row's contribution knows where it stands or how many others there are."""
@@ -434,6 +443,7 @@ def test_the_sum_is_that_of_the_parts_of_a_table(query, whose, of_persons):
 
 
 @pytest.mark.parametrize("rows", LIKELIHOODS.values(), ids=LIKELIHOODS)
+@FEWER
 @given(chosen=st.sets(st.integers(0, N // OF_A_PERSON - 1), min_size=1), offset=st.floats(-1, 1), curved=st.booleans())
 def test_residuals_of_a_batch_are_those_of_the_whole_and_odd(rows, chosen, offset, curved):
     expansion, grid = rows.expansion(ExpansionPoint(CENTRE, WAY, 1.0, 0.5)), 2.0**-40

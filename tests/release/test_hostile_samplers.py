@@ -276,14 +276,20 @@ def test_a_power_that_is_not_positive_is_refused(tempering):
         curator.release(query, 1.0)
 
 
+@functools.cache
+def three_rows():
+    return rows_of([5.0, -3.0, 2.0])
+
+
 @pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
 def test_a_preconditioner_of_another_shape_is_refused(shape):
     """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
-    curator = opened(rows_of([5.0, -3.0, 2.0]), curvature=1)
+    rows = three_rows()
+    curator = opened(rows, curvature=1)
     with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         curator.release(Curvature(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0, 1.0)), 3.0)
     with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
-        rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
+        rows.expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
 
 
 class EqualToAll(type(GradientSum)):

@@ -59,7 +59,7 @@ LEVEL = st.sampled_from(["a", "b", "c", "d", None])
 PERSON = st.lists(st.tuples(LEVEL, LEVEL), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PERSON, min_size=2, max_size=12), PERSON, st.sampled_from(RELATIONS))
 def test_one_person_moves_counts_of_others_levels_by_what_noise_covers_and_no_others(people, other, relation):
     """Hazard H52: a person's levels are replaced by any others, or are not there; the noise of each level is frozen."""

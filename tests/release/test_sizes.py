@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
@@ -206,6 +206,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda query: f"{query.kind} {getattr(query, 'of', '')}")
+@settings(max_examples=40)
 @given(cut=st.integers(1, N - 1))
 def test_the_sum_is_that_of_the_parts_of_a_table(query, cut):
     """Under add-remove: no bit of a row's contribution knows where it stands or how many others there are."""
