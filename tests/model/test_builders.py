@@ -144,6 +144,7 @@ def log_likelihoods(model):
     return computed, [leaf.rows() for leaf in rows.leaves]
 
 
+@pytest.mark.few(18)  # the package has one way for all of them
 @pytest.mark.parametrize("name", ROW_LOCAL)
 def test_a_replaced_row_changes_no_other_rows_log_likelihood(name):
     """Hazard H45: to the last bit, for each distribution that is listed as row-local."""

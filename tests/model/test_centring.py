@@ -143,7 +143,16 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("predictor", FORMS, ids=lambda each: each.__name__)
+#: Of the same form as others, or built of the same parts.
+_MORE_LAWS = (intercepts_by_names, intercepts_by_named_scales, two_effects, horseshoe, less_mean_and_scaled)
+_MORE_LAWS += (scales_of_kinds, ratio_of_scales, correlated)
+
+
+@pytest.mark.parametrize(
+    "predictor",
+    [pytest.param(each, marks=[pytest.mark.nightly] if each in _MORE_LAWS else []) for each in FORMS],
+    ids=lambda each: each.__name__,
+)
 def test_it_is_the_same_law(predictor):
     """The log-density differs by that of the Jacobian, the derivatives of the user's variable by the new ones."""
     model = written(predictor)

@@ -117,21 +117,27 @@ def sample(model, budget, **options):
         return pm.sample(draws=4, chains=1, budget=budget, **QUIET, **options)
 
 
+def quick_step(**settings):
+    return dp.DPHMC(clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, n_leapfrog=1, **settings)
+
+
 def with_budget(model, budget, **units):
     with model:
-        return pm.sample(draws=4, chains=1, step=dp.DPSurrogateHMC(budget=budget, **units), **QUIET)
+        return pm.sample(draws=4, chains=1, step=quick_step(budget=budget, **units), **QUIET)
 
 
 WAYS = {
     "pm.sample": sample,
-    "pm.sample of a step": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(), **units),
-    "a step with its own": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(**units)),
+    "pm.sample of a step": lambda model, budget, **units: sample(model, budget, step=quick_step(), **units),
+    "a step with its own": lambda model, budget, **units: sample(model, budget, step=quick_step(**units)),
     "a step with its budget": with_budget,
     "private_likelihood": lambda model, budget, **units: dp.private_likelihood(model, budget=budget, **units).tree,
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(  # a run without a step is below, beside a table
+    "way", [pytest.param(each, marks=[pytest.mark.nightly] if each == "pm.sample" else []) for each in WAYS]
+)
 def test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer(way, budget):
     model = panel()
     with pytest.raises(dp.InvalidArgument, match="not said what is protected"):
