@@ -240,6 +240,7 @@ def test_better_accounting_buys_more_draws(epsilon):
 TABLE = REFERENCE["decreasing_steps"]
 
 
+@pytest.mark.nightly  # `test_loss_distribution.py` and `test_experiments.py` have such steps, and these printed figures
 @pytest.mark.parametrize(
     ("iterations", "delta", "printed", "moments"),
     [

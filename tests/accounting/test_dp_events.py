@@ -57,7 +57,7 @@ def test_poisson_events_cost_what_the_other_library_says(releases):
     assert account(releases, 1e-6, "add-remove").epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=2e-3)
 
 
-@pytest.mark.parametrize("batch_size", [100, 1000, 5000])
+@pytest.mark.parametrize("batch_size", [100, pytest.param(1000, marks=pytest.mark.nightly), 5000])
 def test_batches_without_replacement_have_the_other_library_s_renyi_bounds(batch_size):
     """At order 2, where both have the same theorem; at higher ones theirs is tighter (Wang and others, Theorem 27)."""
     batches = [WithoutReplacementGaussianReleases("gradient", 50, 2.0, batch_size, 5000)]

@@ -25,7 +25,14 @@ def violation(sigma, grid):
         return max(abs(accepted(ratio) / (mpmath.exp(ratio) * accepted(-ratio)) - 1) for ratio in ratios)
 
 
-@pytest.mark.parametrize("row", REFERENCE, ids=lambda row: f"sigma{row['sigma']}-g{row['g']}")
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=[pytest.mark.nightly] if float(row["g"]) <= 0.01 else [])  # sums of many numbers
+        for row in REFERENCE
+    ],
+    ids=lambda row: f"sigma{row['sigma']}-g{row['g']}",
+)
 def test_exact_where_the_variance_is_whole_and_no_worse_than_the_reference_elsewhere(row):
     found = violation(row["sigma"], row["g"])
     if float(row["max_rel_violation"]) < 1e-60:
