@@ -9,9 +9,11 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from asked_again import compiled_once
 from test_checking import posterior
 
 import pymc_dp as dp
+from pymc_dp.surveys import averaging
 
 N = 1200
 GENERATOR = np.random.default_rng(0)
@@ -66,6 +68,13 @@ def fitted():
     return beside()
 
 
+@pytest.fixture
+def few_draws(monkeypatch):
+    """For tests of means, of which the number of draws changes nothing but the time."""
+    monkeypatch.setattr(averaging, "_DRAWS", 20)
+
+
+@compiled_once()
 def test_without_noise_they_are_those_of_the_table(fitted):
     found = averaged(DRUG, fitted=fitted)
     draws = fitted[2][np.linspace(0, 399, 100).astype(int)]
@@ -83,6 +92,7 @@ def test_without_noise_they_are_those_of_the_table(fitted):
     assert float(as_it_is.table["mean"].iloc[0]) == pytest.approx(risk(FRAME).mean(), abs=0.01)
 
 
+@compiled_once()
 def test_groups_have_averages_of_their_own(fitted):
     found = averaged(DRUG, fitted=fitted, by="ward")
     expected = risk(FRAME.assign(drug=True)).groupby(FRAME["ward"]).mean()
@@ -101,6 +111,7 @@ def test_groups_have_averages_of_their_own(fitted):
         averaged(fitted=fitted).standardised({"a": 1.0})
 
 
+@compiled_once()
 def test_columns_may_be_given_as_pymc_takes_them(fitted):
     """As rows of the template: those that are constant, equal, or columns of the table."""
     t = TABLE.template
@@ -129,6 +140,7 @@ def in_the_model(family, seed=0):
     return (model, posterior({"b": draws}), draws), x, group, draws.mean(axis=0)
 
 
+@compiled_once()
 def test_ranges_of_means_are_found():
     fitted, x, _, b = in_the_model("linear")
     shifted = {"as it is": {}, "one": {"x": np.column_stack([np.ones(N), x[:, 1]])}}
@@ -144,6 +156,8 @@ def test_ranges_of_means_are_found():
     assert line["of_noise"] < 0.5
 
 
+@pytest.mark.usefixtures("few_draws")
+@compiled_once()
 def test_probabilities_of_values(tmp_path):
     fitted, x, _, b = in_the_model("poisson")
     rate = np.exp(x @ b)
@@ -157,6 +171,7 @@ def test_probabilities_of_values(tmp_path):
         assert repr(dp.AveragePredictions(opened.load())) == repr(found)
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_probabilities_of_categories_and_groups_of_codes():
     fitted, x, group, b = in_the_model("categories")
     eta = x @ b
@@ -189,8 +204,10 @@ def scores_of(table, mean_of):
     return found
 
 
-def test_noise_is_as_large_as_it_says(fitted):
+@compiled_once()
+def test_noise_is_as_large_as_it_says(fitted, monkeypatch):
     """Of 8 releases of a posterior without spread; 32 squared scores have a mean within .2 and 2.8 but for 10**-6."""
+    monkeypatch.setattr(averaging, "_DRAWS", 50)  # all are the same
     draws = np.tile(COEFFICIENTS, (5, 1))
     known = (fitted[0], posterior({"a": draws[:, 0], "b": draws[:, 1:]}), draws)
     scores = [
@@ -201,6 +218,7 @@ def test_noise_is_as_large_as_it_says(fitted):
     assert 0.2 < np.mean(np.square(scores)) < 2.8
 
 
+@compiled_once()
 def test_a_small_group_of_which_little_is_known_has_a_bound_of_its_own():
     """The posterior of a rare group is wide: of half a percent of the rows, which one bound for all would cut."""
     generator = np.random.default_rng(2)
@@ -222,6 +240,7 @@ def test_a_small_group_of_which_little_is_known_has_a_bound_of_its_own():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+@compiled_once()
 def test_intervals_cover(fitted, relation):
     """Of 40 posteriors at epsilon .5: the squares of 160 scores have a mean of at most 1.
 

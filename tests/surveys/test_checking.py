@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from asked_again import compiled_once
 from scipy import stats
 
 import pymc_dp as dp
@@ -96,6 +97,7 @@ def observed(model):
     return model.rvs_to_values[model["y"]].data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [linear, logistic], ids=["linear", "logistic"])
 def test_where_the_model_holds_little_is_seen(case):
     """Of 12 tables; more than 5 below .05 happens once in 10**5, and p-values are too large rather than too small."""
@@ -198,6 +200,7 @@ def test_data_variables_of_the_model_are_columns_by_name():
     assert found.axes == ["predicted", "group"]
 
 
+@compiled_once()
 def test_noise_in_the_posterior_is_allowed_for():
     """A centre that is three posterior standard deviations off, which the likelihood knows of."""
     model, result, x, group = right()
@@ -259,6 +262,7 @@ def with_persons():
     return model, posterior({"a": np.zeros(5)})
 
 
+@compiled_once()
 def test_it_has_to_be_said_what_is_protected():
     """As for a run, by the names in the model."""
     model, result = with_persons()
@@ -277,6 +281,7 @@ def test_it_has_to_be_said_what_is_protected():
         dp.check(result, budget=budget, unit_index=np.zeros(300, dtype=int))
 
 
+@compiled_once()
 def test_what_is_about_a_result_that_is_not_private_is_not_private():
     """Where the model predicts would tell of the table."""
     model, result, x, _ = right()

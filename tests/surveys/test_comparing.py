@@ -10,6 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from asked_again import compiled_once
 from scipy import special, stats
 from test_checking import posterior
 
@@ -58,6 +59,7 @@ def test_without_noise_it_is_the_sum_of_differences():
     assert line.elpd_diff == pytest.approx(clipped.sum() - 1.0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_was_fitted_is_taken_off():
     """Of 16 tables in which ten covariates do nothing: in new rows, models with them are worse by five on average.
 
@@ -72,6 +74,7 @@ def test_what_was_fitted_is_taken_off():
     assert np.mean([each["elpd_diff"] for each in found]) == pytest.approx(-5.0, abs=2.8)  # and half in new ones
 
 
+@compiled_once()
 def test_noise_is_as_large_as_it_says():
     """Of 25 releases; squared scores of 15 or more have a mean within .05 and 4 but once in 10**6."""
     x, y = table()
@@ -164,6 +167,7 @@ def test_models_beside_a_table_are_compared():
     assert found.loc["line", "p_diff"] == 1.0
 
 
+@compiled_once()
 def test_nothing_is_taken_off_where_units_were_held_out():
     """Of posteriors that were fitted to another half of the rows."""
     x, y = table()
@@ -249,8 +253,10 @@ def of_folds(k, slopes):
     return {"null": null, "line": [posterior({"a": np.zeros(8), "b": np.full(8, slope)}) for slope in slopes]}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("unit", [None, "person"])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+@compiled_once()
 def test_each_unit_is_predicted_by_the_fit_that_left_it_out(relation, unit):
     _, protected, models, budget = beside(math.inf, relation, unit)
     parts = dp.folds(protected, 3, budget=budget)
@@ -341,6 +347,7 @@ def test_no_number_of_rows_in_a_fold_is_refused_where_it_is_protected():
     assert dp.find_levels(empty, "y", budget=dp.PrivacyBudget(1.0, 1e-6, "add-remove"))["y"] == []
 
 
+@compiled_once()
 def test_folds_are_paid_for_once_and_no_curator_answers_twice():
     """Hazard H53: one unit is in one of them."""
     _, protected, models, budget = beside(4.0)
@@ -361,6 +368,7 @@ def test_folds_are_paid_for_once_and_no_curator_answers_twice():
     )
 
 
+@compiled_once()
 def test_what_noise_in_fits_cost_is_that_of_the_units_that_are_asked(monkeypatch):
     """It is known of the units that were fitted: a quarter of them are in a fold of five, as many as in each other."""
     _, protected, models, budget = beside(math.inf)

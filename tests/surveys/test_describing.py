@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from asked_again import compiled_once
 
 import pymc_dp as dp
 from pymc_dp.surveys import asking, describing
@@ -74,6 +75,7 @@ def test_without_noise_it_is_the_table(exact):
     assert "NOT PRIVATE" in repr(exact)
 
 
+@compiled_once()
 def test_errors_cover_what_the_table_holds(exact):
     """Of 40 descriptions, standardised errors of means, deviations and shares; false alarms below 1e-6."""
     scores = []
@@ -89,6 +91,7 @@ def test_errors_cover_what_the_table_holds(exact):
     assert np.mean(np.abs(scores) < 1.645) > 0.85
 
 
+@compiled_once()
 def test_intervals_of_quantiles_cover(exact):
     """Of 40 descriptions; nine in ten of the table's own quantiles, at least."""
     held = []

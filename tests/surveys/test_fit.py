@@ -44,6 +44,7 @@ def noisy_counts(generator, levels, rows, noise_std):
     return counts + generator.normal(scale=noise_std, size=counts.shape)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("noise_std", [0.5, 40.0])
 @pytest.mark.parametrize("levels", [ALL_LEVELS[0], ALL_LEVELS[2]], ids=len)
 def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
