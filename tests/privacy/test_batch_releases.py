@@ -39,8 +39,15 @@ def step_of(name, budget, **settings):
     return step_class(budget=budget, **(clip | own | on_batches | settings))
 
 
-@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
-@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht", "minibatch-penalty"])
+def samplers():
+    """Return each sampler on batches with a relation to be tried at every change, and the others at night."""
+    for name in ("sghmc", "sgld", "sgnht", "minibatch-penalty"):
+        for relation in ("substitute", "add-remove"):
+            plain = (name, relation) in (("sghmc", "add-remove"), ("sgld", "substitute"), ("sgnht", "substitute"))
+            yield pytest.param(name, relation, marks=[] if plain else pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("name", "relation"), list(samplers()))
 def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(name, relation):
     """Hazard H11: no request depends on n, and nothing is divided by a batch's size."""
     if name == "minibatch-penalty" and relation == "add-remove":
@@ -67,7 +74,8 @@ def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(name, relation)
         assert 0 < comparison.moved < comparison.releases
 
 
-@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["sgld", "sghmc", "sgnht"])
 def test_two_tables_with_the_same_releases_publish_the_same_tree(name):
     report = replay(
         lambda rows: canary_model(float(rows["offset"][0])),

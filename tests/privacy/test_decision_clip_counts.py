@@ -144,6 +144,7 @@ class Recorder:
         return self
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("replacement", [1e6, -np.inf, 1e308, 5e-324])
 def test_a_whole_run_replayed_on_a_neighbour_moves_every_count_by_at_most_what_was_paid_for(replacement, monkeypatch):
     recorder = Recorder()

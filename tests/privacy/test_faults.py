@@ -238,8 +238,8 @@ def interrupt_at(monkeypatch, owner, name, call=1):
         (dp.DPHMC, "authorise", 1, 1),
         (dp.DPHMC, "setup_chain", 1, 1),
         (dp.DPHMC, "transition", 2, 1),
-        (dp.DPHMC, "setup_chain", 2, 1),
-        (dp.DPHMC, "transition", 9, 1),
+        pytest.param(dp.DPHMC, "setup_chain", 2, 1, marks=pytest.mark.nightly),
+        pytest.param(dp.DPHMC, "transition", 9, 1, marks=pytest.mark.nightly),
         (sampling, "publish", 1, 1),
     ],
 )

@@ -92,6 +92,7 @@ def test_two_tables_with_the_same_releases_publish_the_same_tree(clip_diagnostic
     assert report.comparisons[0].published_alike
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(relation):
     y = gaussian_data(200)

@@ -113,13 +113,16 @@ def texts_of(tree):
                 assert not np.isin(numbers, [N, UNITS]).any()
 
 
-@pytest.mark.parametrize("by_unit", [False, True])
+@pytest.mark.few(3)  # each sampler once, and units of one row and of several
 @pytest.mark.parametrize(
-    "make",
+    ("make", "by_unit"),
     [
-        hmc,
-        lambda budget, **s: sgld(budget, sampling_probability=0.1, **s),
-        lambda budget, **s: dp.DPSurrogateHMC(budget=budget, trajectories=5, **s),
+        (hmc, False),
+        (hmc, True),
+        (lambda budget, **s: sgld(budget, sampling_probability=0.1, **s), True),
+        (lambda budget, **s: sgld(budget, sampling_probability=0.1, **s), False),
+        (lambda budget, **s: dp.DPSurrogateHMC(budget=budget, trajectories=5, **s), True),
+        (lambda budget, **s: dp.DPSurrogateHMC(budget=budget, trajectories=5, **s), False),
     ],
 )
 def test_nothing_that_a_run_says_holds_the_number(make, by_unit, caplog):
