@@ -107,6 +107,11 @@ def template():
     return UnitLikelihood(read(model_on(dp.Table({"age": []}, schema=SCHEMA).template)))
 
 
+@pytest.fixture(scope="module")
+def sums_by_hand(frame):
+    return sums(UnitLikelihood(read(model_by_hand(*by_hand(frame)))))
+
+
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(local, "_NUMBERS_OF_BLOCK", 256)
@@ -131,14 +136,15 @@ def model_by_hand(x, emergency, back):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("kind", "fits"), [*((kind, True) for kind in SOURCES), ("parquet", False)])
-def test_every_source_has_the_bits_of_columns_made_by_hand(kind, fits, frame, template, tmp_path, monkeypatch):
+def test_every_source_has_the_bits_of_columns_made_by_hand(
+    kind, fits, frame, template, sums_by_hand, tmp_path, monkeypatch
+):
     monkeypatch.setattr("pymc_dp.tables.local.memory_of_this_machine", lambda: 2**30 if fits else 2**12)
-    expected = UnitLikelihood(read(model_by_hand(*by_hand(frame))))
     table = SOURCES[kind](frame, tmp_path, SCHEMA)
     assert table.count_units() == N
     with table.opened(template) as rows:
         assert (rows.n_units, rows.n_rows) == (N, N)
-        assert sums(rows) == sums(expected)
+        assert sums(rows) == sums_by_hand
         if kind == "parquet":
             assert len(rows._partitions.lengths) > 2
             assert isinstance(rows._partitions, InMemory if fits else OutOfCore)
@@ -156,7 +162,7 @@ def test_persons_are_units_in_every_source(kind, frame, template, tmp_path):
         assert rows.unit_in_words == "all rows with the same 'person'"
 
 
-def test_workers_of_a_cluster_read_declared_columns(frame):
+def test_workers_of_a_cluster_read_declared_columns(frame, template):
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster),
@@ -164,12 +170,11 @@ def test_workers_of_a_cluster_read_declared_columns(frame):
         for schema in (SCHEMA, WITH_PERSON):
             far = dp.Table.from_dask(dd.from_pandas(frame, npartitions=5), schema)
             near = dp.Table.from_frame(frame, schema)
-            likelihood = UnitLikelihood(read(model_on(far.template)))
-            with far.opened(likelihood) as rows, near.opened(likelihood) as same:
+            with far.opened(template) as rows, near.opened(template) as same:
                 assert rows.n_units == same.n_units
                 assert sums(rows) == sums(same)
         wrong = dp.Table.from_dask(dd.from_pandas(frame.drop(columns="stays"), npartitions=5), SCHEMA)
-        with pytest.raises(UnsupportedTable, match="no column 'stays'"), wrong.opened(likelihood):
+        with pytest.raises(UnsupportedTable, match="no column 'stays'"), wrong.opened(template):
             pass
         chunked = dataset(frame[["age", "stays", "back"]]).chunk({"row": 90})
         schema = [SCHEMA[0], SCHEMA[1], SCHEMA[5]]
@@ -190,7 +195,7 @@ def test_workers_of_a_cluster_read_declared_columns(frame):
 def run(table, t=None, **settings):
     with model_on(table.template if t is None else t):
         step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=2, **settings)
-        return pm.sample(draws=5, chains=2, cores=1, step=step, data=table, random_seed=1, **QUIET)
+        return pm.sample(draws=2, chains=2, cores=1, step=step, data=table, random_seed=1, **QUIET)
 
 
 def test_a_run_needs_nothing_but_the_table(frame):
@@ -199,7 +204,7 @@ def test_a_run_needs_nothing_but_the_table(frame):
     found = run(table)
     with model_by_hand(*by_hand(frame)):
         step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=2)
-        expected = pm.sample(draws=5, chains=2, cores=1, step=step, random_seed=1, **QUIET)
+        expected = pm.sample(draws=2, chains=2, cores=1, step=step, random_seed=1, **QUIET)
     for name in ("slopes", "urgent", "intercept"):
         assert found["posterior"][name].values.tobytes() == expected["posterior"][name].values.tobytes()
     other = run(table, table.invented(300, seed=5))
@@ -214,8 +219,9 @@ def test_a_model_on_a_template_without_its_table_is_warned_about(relation, warne
     """Not where the number of rows of a model is protected."""
     table = dp.Table({"age": []}, schema=SCHEMA)
     with model_on(table.template):
-        step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6, relation=relation), insecure_seed=2)
-        pm.sample(draws=5, chains=2, cores=1, step=step, random_seed=1, **QUIET)
+        chosen = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.01, "n_leapfrog": 1}
+        step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6, relation=relation), insecure_seed=2, **chosen)
+        pm.sample(draws=2, chains=2, cores=1, step=step, random_seed=1, **QUIET)
     assert any("Pass data=table" in str(each.message) for each in recwarn) is warned
 
 

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
@@ -45,6 +45,7 @@ ENTRIES = st.one_of(
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=repr)
+@settings(max_examples=40)
 @given(st.lists(ENTRIES, max_size=6))
 @example([True, 1, 1.0, False, 0, -0.0])
 @example([1, True])
@@ -81,6 +82,7 @@ def test_columns_of_any_type_have_levels(values):
 
 
 @pytest.mark.parametrize("column", COLUMNS[:5], ids=repr)
+@settings(max_examples=40)
 @given(
     st.lists(st.one_of(st.sampled_from([0.0, -0.0, 1.0, 17.0, NAN, np.inf]), st.floats(allow_nan=False)), min_size=1)
 )
@@ -95,6 +97,7 @@ def test_numbers_are_read_alike_as_numbers_and_as_objects(column, values):
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=repr)
+@settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.sampled_from(["1", "yes", "2020-05-01", "nan"]))))
 def test_texts_are_read_alike_whatever_holds_them(column, texts):
     expected = entries_of(column, pd.Series(texts, dtype=object))

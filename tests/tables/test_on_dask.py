@@ -51,20 +51,21 @@ def frame():
     return pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "y": y, "person": generator.integers(0, 900, size=N)})
 
 
-@pytest.fixture(scope="module")
-def client():
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
 @contextlib.contextmanager
 def own_cluster(**options):
     settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None} | options
     with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
         yield client
+
+
+@pytest.fixture(scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def workers(request):
+    """Workers in this process, for what shows there as well; in others of their own, which take seconds to start."""
+    with own_cluster(processes=request.param == "processes", dashboard_address="127.0.0.1:0") as client:
+        yield client
+
+
+in_processes = pytest.mark.parametrize("workers", ["processes"], indirect=True)
 
 
 def table(source, **options):
@@ -97,8 +98,9 @@ def on_dask(frame, kind):
 
 
 @pytest.mark.slow
+@in_processes
 @pytest.mark.parametrize("kind", ["frame", "dataset", "units"])
-def test_sums_on_a_cluster_have_the_bits_of_those_in_memory(client, frame, likelihood, kind):
+def test_sums_on_a_cluster_have_the_bits_of_those_in_memory(workers, frame, likelihood, kind):
     with (
         on_dask(frame, kind).opened(likelihood) as far,
         table(frame, unit="person" if kind == "units" else None).opened(likelihood) as near,
@@ -124,15 +126,17 @@ def draws(step_class, data, *, cores=1, seed=3, **settings):
 
 
 @pytest.mark.slow
+@in_processes
 @pytest.mark.parametrize("step_class", [dp.DPSurrogateHMC, dp.DPHMC, dp.DPSGHMC])
-def test_runs_on_a_cluster_have_the_draws_of_those_in_memory(client, frame, step_class):
+def test_runs_on_a_cluster_have_the_draws_of_those_in_memory(workers, frame, step_class):
     near = draws(step_class, table(frame))[0]
     assert draws(step_class, on_dask(frame, "frame"))[0] == near
     assert draws(step_class, table(frame), seed=4)[0] != near
 
 
 @pytest.mark.slow
-def test_chains_in_processes_of_their_own_connect_by_themselves(client, frame):
+@in_processes
+def test_chains_in_processes_of_their_own_connect_by_themselves(workers, frame):
     near = draws(dp.DPHMC, table(frame))[0]
     assert draws(dp.DPHMC, on_dask(frame, "frame"), cores=2)[0] == near
 
@@ -160,7 +164,7 @@ def refused(data, error, match):
         ({"v": None}, "no column 'v'"),
     ],
 )
-def test_wrong_tables_are_refused_before_the_charge_without_a_value(client, frame, change, match):
+def test_wrong_tables_are_refused_before_the_charge_without_a_value(workers, frame, change, match):
     wrong = frame.copy()
     wrong.loc[3998, "u"] = CANARY
     for name, made in change.items():
@@ -173,13 +177,13 @@ def fail_with_a_value(piece):
     raise ValueError(f"row {piece['u'].to_numpy()[0]}")
 
 
-def test_what_fails_elsewhere_comes_back_by_name_of_the_error_alone(client, frame):
+def test_what_fails_elsewhere_comes_back_by_name_of_the_error_alone(workers, frame):
     broken = dd.from_pandas(frame.assign(u=CANARY), npartitions=2).map_partitions(fail_with_a_value, meta=frame.head(0))
     said = refused(table(broken), WorkersLost, "ValueError")
     assert "98765" not in said
 
 
-def test_a_unit_in_two_blocks_is_refused(client, frame, monkeypatch):
+def test_a_unit_in_two_blocks_is_refused(workers, frame, monkeypatch):
     """Hazard H42: it would be clipped twice."""
     real = DaskSource._grouped
 
@@ -190,19 +194,23 @@ def test_a_unit_in_two_blocks_is_refused(client, frame, monkeypatch):
     refused(on_dask(frame, "units"), UnsupportedTable, "Rows of one unit are in two blocks")
 
 
-def test_a_worker_that_computes_other_bits_is_refused(client, frame, monkeypatch):
+@pytest.mark.slow
+@in_processes
+def test_a_worker_that_computes_other_bits_is_refused(workers, frame, monkeypatch):
     monkeypatch.setattr(probe, "bits_of", lambda template: "0" * 32)  # in this process alone
     refused(on_dask(frame, "frame"), UnsupportedTable, "other bits than the client")
 
 
-def test_a_worker_with_other_versions_is_refused(client, frame, monkeypatch):
+@pytest.mark.slow
+@in_processes
+def test_a_worker_with_other_versions_is_refused(workers, frame, monkeypatch):
     here = probe.versions()
     monkeypatch.setattr(probe, "versions", lambda: here | {"numba": "0.1"})
     said = refused(on_dask(frame, "frame"), UnsupportedTable, "other versions than the client")
     assert "numba" in said
 
 
-def test_forked_chains_are_refused_where_a_client_has_threads(client, frame):
+def test_forked_chains_are_refused_where_a_client_has_threads(workers, frame):
     budget = dp.PrivacyBudget(4.0, 1e-6)
     with template(), pytest.raises(dp.UnsupportedOption, match="cannot be forked"):
         pm.sample(budget=budget, data=on_dask(frame, "frame"), mp_ctx="fork", **QUIET)
@@ -350,7 +358,7 @@ class NeverAnswers:
         raise TimeoutError
 
 
-def test_actors_that_do_not_answer_are_replaced_by_tasks(client, frame, likelihood, monkeypatch):
+def test_actors_that_do_not_answer_are_replaced_by_tasks(workers, frame, likelihood, monkeypatch):
     monkeypatch.setattr(on_dask_module, "_PATIENCE", 1.5)
     with on_dask(frame, "frame").opened(likelihood) as rows:
         before = sums(rows)
