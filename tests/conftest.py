@@ -112,10 +112,11 @@ def pytest_collection_modifyitems(items):
     """Try a few cases at every change where more would try the same again, and all of them at night."""
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("few") and not any(map(item.get_closest_marker, ("slow", "nightly"))):
-            cases[item.path, item.originalname].append(item)
-    for of_function in cases.values():
-        (few,) = of_function[0].get_closest_marker("few").args
+        few, slow = item.get_closest_marker("few"), item.get_closest_marker("slow") is not None
+        few = few and (few.kwargs.get("slow") if slow else next(iter(few.args), None))
+        if few and not item.get_closest_marker("nightly"):
+            cases[item.path, item.originalname, slow, few].append(item)
+    for (*_, few), of_function in cases.items():
         kept = np.linspace(0, len(of_function) - 1, few).round().astype(int)
         for item in np.delete(np.array(of_function, dtype=object), kept):
             item.add_marker(pytest.mark.nightly)

@@ -100,6 +100,7 @@ def learned():
             yield pytest.param(sampler, relation, id=f"{sampler}-{relation}", marks=[] if ci else pytest.mark.nightly)
 
 
+@pytest.mark.few(slow=5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "relation"), list(learned()))
 def test_what_samplers_learn_and_release_beyond_an_expansion(sampler, relation):
@@ -134,6 +135,7 @@ def kinds():
             yield pytest.param(*one.values, case, id=f"{one.id}-{case!r}", marks=when)
 
 
+@pytest.mark.few(slow=24)
 @pytest.mark.parametrize(("sampler", "relation", "case"), list(kinds()))
 def test_models_of_many_kinds(case, sampler, relation):
     assert clean(replayed(case, sampler, relation, 3 if sampler.on_batches else 1))

@@ -155,6 +155,7 @@ def test_comparisons(relation):
 MORE = [PERSONS, *(case for case in ZOO if str(case) in ("logistic", "negative-binomial", "censored"))]
 
 
+@pytest.mark.few(slow=5)
 @pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=SLOW)])
 @pytest.mark.parametrize("case", [REGRESSION, *(pytest.param(case, marks=SLOW) for case in MORE)], ids=str)
 def test_checks(case, relation):
@@ -166,6 +167,7 @@ def test_checks(case, relation):
     assert clean(replay(case.build, table, neighbours, survey, relation=relation, unit_index=case.unit, epsilon=50.0))
 
 
+@pytest.mark.few(slow=4)
 @pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=SLOW)])
 @pytest.mark.parametrize(
     "case", [PERSONS, *(pytest.param(case, marks=SLOW) for case in [REGRESSION, *MORE[1:3]])], ids=str
@@ -231,6 +233,7 @@ def test_levels(relation, unit):
     assert clean(report)
 
 
+@pytest.mark.few(slow=5)
 @pytest.mark.parametrize(
     ("ask", "relation", "unit"),
     [

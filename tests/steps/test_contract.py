@@ -169,6 +169,7 @@ def steps_of(step):
     return step if isinstance(step, list) else [step]
 
 
+@pytest.mark.few(slow=12)
 @of_every_sampler
 @pytest.mark.parametrize("chains", [2, *(pytest.param(chains, marks=pytest.mark.slow) for chains in (1, 3))])
 def test_what_is_released_was_planned_and_charged(sampler, chains):

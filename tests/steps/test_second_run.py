@@ -54,6 +54,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(slow=9)
 @pytest.mark.parametrize("sampler", CASES)
 def test_a_second_run_is_that_of_a_fresh_step(sampler):
     with regression(*table()):

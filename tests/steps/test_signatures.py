@@ -71,7 +71,7 @@ def test_shared_arguments_are_typed_as_they_are():
     assert annotations == SharedArguments.__annotations__
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_type_checker_knows_the_arguments(tmp_path):
     script = tmp_path / "user.py"
     script.write_text(

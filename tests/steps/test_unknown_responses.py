@@ -197,7 +197,7 @@ def test_a_shape_is_told_by_scores_of_its_own():
     y = np.random.default_rng(2).gamma(3.0, np.exp(X @ TRUTH) / 3.0)
     problem = Problem(model_of(gamma, y))
     reference = by_mode(problem.model)
-    found = searches(problem, 1.0, 1e-6, 60, 1)
+    found = searches(problem, 1.0, 1e-6, 24, 1)
     modes, covariances = (np.array(each) for each in zip(*found, strict=True))
     place = ParameterVector(problem.model).labels.index("shape_log__")
     widths = np.sqrt(covariances[:, place, place])

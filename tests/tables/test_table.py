@@ -173,10 +173,8 @@ def run(data, step_class=dp.DPHMC, relation="substitute", rows=40, **settings):
     "step_class",
     [
         dp.DPHMC,
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (dp.DPSGHMC, dp.DPSurrogateHMC, dp.DPMinibatchPenalty)
-        ),
+        pytest.param(dp.DPSurrogateHMC, marks=pytest.mark.slow),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in (dp.DPSGHMC, dp.DPMinibatchPenalty)),
     ],
 )
 def test_draws_are_those_of_the_model_on_the_rows(step_class, frame, tmp_path, monkeypatch):
