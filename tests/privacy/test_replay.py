@@ -75,6 +75,7 @@ def test_every_sampler(sampler, relation, seed):
         assert report.moved < sum(each.releases for each in report.comparisons)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("sampler", "relation"), combinations([BY_NAME[name] for name in ("hmc", "sgld", "barker")]))
 def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relation):
     """Hazard H12: rows that are clipped, in opposite directions: the sum moves by all that is paid for."""

@@ -240,7 +240,7 @@ def test_levels(relation, unit):
         (asked_beside, "substitute", None),
         (described, "substitute", None),
         (described, "add-remove", "person"),
-        pytest.param(averaged_beside, "substitute", None),
+        pytest.param(averaged_beside, "substitute", None, marks=pytest.mark.nightly),
         pytest.param(averaged_beside, "substitute", "person", marks=SLOW),
         pytest.param(averaged_beside, "add-remove", "person", marks=SLOW),
         pytest.param(averaged_beside, "add-remove", None, marks=SLOW),

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -80,8 +81,13 @@ def test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_
         assert found.reasons_unknown
 
 
+@functools.cache
+def of_clipped_ratios():
+    return run(np.random.default_rng(0).normal(size=2000), clip_log_ratio=0.05)
+
+
 def test_clipping_is_called_bias():
-    tree = run(np.random.default_rng(0).normal(size=2000), clip_log_ratio=0.05)
+    tree = of_clipped_ratios()
     assert quality(tree).biased
     assert "BIASED" in quality_report(tree)
 
@@ -239,7 +245,7 @@ def test_where_noise_is_not_the_limit_the_advice_says_so():
     ],
 )
 def test_advice_against_clipping_is_for_settings_that_the_sampler_has(samplers, said, unsaid):
-    tree = run(np.random.default_rng(0).normal(size=2000), clip_log_ratio=0.05)
+    tree = of_clipped_ratios().copy(deep=True)
     (step,) = json.loads(tree["privacy"].attrs["steps"])
     tree["privacy"].attrs["steps"] = json.dumps([{**step, "sampler": sampler} for sampler in samplers])
     report = quality_report(tree)

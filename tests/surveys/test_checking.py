@@ -345,7 +345,7 @@ def mixture(x, y):
 @pytest.mark.parametrize(
     "build",
     [
-        ordinal,
+        pytest.param(ordinal, marks=pytest.mark.nightly),
         censored,
         pytest.param(zero_inflated, marks=[pytest.mark.nightly, pytest.mark.production]),
         pytest.param(mixture, marks=[pytest.mark.slow, pytest.mark.production]),

@@ -194,6 +194,7 @@ def test_draws_are_those_of_the_model_on_the_rows(step_class, frame, tmp_path, m
     assert "one row of the table" in found["privacy"].attrs["unit"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step_class", [dp.DPHMC, dp.DPSurrogateHMC])
 def test_runs_protect_units_of_several_rows(step_class, frame, monkeypatch):
     """What is compiled and tried before the charge is for such units, as is the run."""
@@ -237,6 +238,7 @@ def test_the_number_of_rows_stays_protected_under_add_remove():
     assert "10007" not in str(tree["privacy"].attrs)
 
 
+@pytest.mark.nightly  # else draws would not be those of the model on the rows
 def test_the_template_is_not_in_the_result(frame):
     """Nor does any of its values have a say: another template gives the same draws."""
     first, second = run(table(frame)), run(table(frame), rows=31)
