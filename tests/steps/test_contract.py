@@ -319,16 +319,12 @@ def draws(tree):
     return np.stack([tree["posterior"][name].values for name in ("intercept", "slope")])
 
 
-#: What they keep is sent to a spawned process; the others keep no more than one of these.
-SPAWNED = ("hmc", "surrogate", "sgnht", "barker", "learned-hmc")
-
-
 @of_every_kind
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])
 def test_an_insecure_seed_reproduces_in_processes_and_is_marked(sampler, context):
     if context not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
-    if context == "spawn" and sampler.name not in SPAWNED:
+    if context == "spawn" and sampler.name not in _KINDS:
         pytest.skip("keeps what one of those keeps that are spawned")
     parallel = run(sampler, insecure_seed=3, cores=2, mp_ctx=context)
     alone = run(sampler, insecure_seed=3)
