@@ -167,6 +167,7 @@ def test_expansions_of_models_of_many_kinds(case):
         assert clean(replayed(case, sampler, "substitute", 3))
 
 
+@pytest.mark.few(slow=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_expansions(relation):

@@ -271,7 +271,7 @@ def test_numbers_along_an_axis_are_all_accounted_for():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["weibull", "log-normal"])
+@pytest.mark.parametrize("family", [pytest.param("weibull", marks=pytest.mark.nightly), "log-normal"])
 def test_rare_events_are_found_by_their_hazards(family):
     """Of one row in ten the event is seen: location and scale are beyond the rows, and a hazard is what is known.
 

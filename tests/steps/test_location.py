@@ -567,7 +567,7 @@ def test_an_intercept_beside_groups_is_found():
         assert np.sqrt(np.mean(((found - maximum) / std) ** 2)) < 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_age_in_years_beside_deviations_of_groups_is_found():
     """Of twelve searches two took noise along the constant direction for residuals, and ended at a sigma of 2 and 9."""
     problem = of_deviations(False, None)
