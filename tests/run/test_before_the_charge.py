@@ -125,8 +125,10 @@ def test_a_potential_that_excludes_where_a_chain_starts_can_be_helped_by_initial
 
 
 def test_a_surrogate_of_a_flat_prior_runs(budget):
-    tree = run(model_with(lambda: pm.Flat("mu")), budget, step=None, draws=2)
+    with model_with(lambda: pm.Flat("mu")):
+        tree = pm.sample(budget=budget, draws=2, chains=2, cores=1, **QUIET)
     assert tree["privacy"].attrs["complete"] == 1
+    assert tree["privacy"].attrs["sampler"] == "dp_surrogate_hmc"
     with model_with(lambda: pm.Flat("mu")) as model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), trajectories=1)
         tree = run(model, step.budget, step=step)
