@@ -69,6 +69,7 @@ def test_a_dry_run_tells_what_to_expect_and_spends_nothing():
         assert words in text
 
 
+@pytest.mark.slow
 def test_the_forecast_is_that_of_the_runs(forecast):
     """The forced error, which noise alone decides, within a factor of 2."""
     _, found = forecast

@@ -125,6 +125,7 @@ def test_the_density_is_that_of_the_model():
     assert priors.compile_logp()(point) == pytest.approx(model.compile_logp()(point))
 
 
+@pytest.mark.slow
 def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
     """What it is given takes no compiling of PyMC's; of transforms of every kind, and without what only priors know."""
     with pm.Model() as model:
@@ -169,6 +170,7 @@ def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
         np.testing.assert_allclose(gradient, gradient_wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
     """PyMC takes its transform back of a graph alone; correlations hold the places of a triangle, and no table."""
     generator = np.random.default_rng(0)

@@ -24,6 +24,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_class", SETTINGS, ids=lambda step_class: step_class.name)
 def test_the_target_is_stationary_under_the_errors_of_batches_and_privacy(step_class):
     ends, acceptance = one_step(step_class, 2500, 8, ratio_noise=1.0, **SETTINGS[step_class])
