@@ -112,9 +112,11 @@ def pytest_collection_modifyitems(items):
     """Try a few cases at every change where more would try the same again, and all of them at night."""
     cases = collections.defaultdict(list)
     for item in items:
-        few, slow = item.get_closest_marker("few"), item.get_closest_marker("slow") is not None
-        few = few and (few.kwargs.get("slow") if slow else next(iter(few.args), None))
-        if few and not item.get_closest_marker("nightly"):
+        marker, slow = item.get_closest_marker("few"), item.get_closest_marker("slow") is not None
+        if marker is None or item.get_closest_marker("nightly"):
+            continue
+        few = marker.kwargs.get("slow") if slow else next(iter(marker.args), None)
+        if few is not None:
             cases[item.path, item.originalname, slow, few].append(item)
     for (*_, few), of_function in cases.items():
         kept = np.linspace(0, len(of_function) - 1, few).round().astype(int)

@@ -22,7 +22,7 @@ from pymc_dp.model import posterior
 from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
-from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD
+from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, Posterior
 from pymc_dp.model.prior import Prior
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND
@@ -59,10 +59,9 @@ class _Pilot:
     likelihood: xr.Dataset
 
     @functools.cached_property
-    def posterior(self) -> posterior.Posterior:
+    def posterior(self) -> Posterior:
         """What NUTS draws from."""
-        found = self.kernel
-        return posterior.Posterior(self.priors, self.likelihood, found.covariance, found.mean, self.prior)
+        return Posterior(self.priors, self.likelihood, self.kernel.covariance, self.kernel.mean, self.prior)
 
 
 class PrivateLikelihood:

@@ -405,7 +405,7 @@ FAULTS = {
 }
 
 
-#: Others move sums in these ways, too; one of them in longer runs alone.
+#: Other faults move the same sums; a wrong norm shows in longer runs alone.
 AT_NIGHT = ("NaN kept", "wrong norm", "half the sensitivity")
 
 

@@ -38,7 +38,7 @@ def total_of_factored(rows, slopes, index, groups, bound, grid=GRID):
     return total, n_clipped
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(
     hnp.arrays(np.float64, (3, 4), elements=NUMBERS),
     hnp.arrays(np.float64, (3, 2), elements=NUMBERS),
@@ -72,7 +72,7 @@ def exact_norm(integers):
     return math.sqrt(sum(int(value) ** 2 for value in integers)) * GRID
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS, st.data())
 def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound, data):
     """Hazard H12: the declared sensitivity holds for a substitution."""
@@ -83,7 +83,7 @@ def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound
     assert exact_norm(after - before) <= 2.0 * bound
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 11)), elements=NUMBERS), BOUNDS)
 def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(rows, bound):
     """Hazard H12: and for a removal."""
