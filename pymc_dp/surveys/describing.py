@@ -168,9 +168,14 @@ class Description:
             rates = np.where(rates > 0.0, np.clip(drawn, 0.0, 1.0), 0.0)
         return dict(zip(map(str, found["column"].values), map(float, rates), strict=True))
 
+    def _moments(self, name: str) -> dict[str, float]:
+        """Return what was released of a column's mean and standard deviation."""
+        found = self.tree["columns"].to_dataset().sel(column=name)
+        return {each: float(found[each]) for each in ("mean", "mean_error", "sd", "sd_error")}
+
     def _apart(self, column: Modelled, rate: float) -> float:
         """Return the factor of a column's correlations without its missing entries, which count as one number."""
-        known, there = self.table.loc[column.name], 1.0 - rate
+        known, there = self._moments(column.name), 1.0 - rate
         if not (0.0 < rate < 1.0 and known["sd"] > 0.0):
             return 1.0
         far = (_in_its_place(column) - known["mean"]) / known["sd"]
@@ -199,7 +204,7 @@ class Description:
 
         Noise in bins that are empty spreads shares over the range; moments are known far better.
         """
-        centres, known = (edges[1:] + edges[:-1]) / 2.0, self.table.loc[column.name]
+        centres, known = (edges[1:] + edges[:-1]) / 2.0, self._moments(column.name)
         mean = float(shares @ centres)
         sd = math.sqrt(float(shares @ ((centres - mean) ** 2 + np.diff(edges) ** 2 / 12.0)))
         whole = 0.0 if isinstance(column, Number) else 1.0  # a whole number k stands from k to k + 1 here
