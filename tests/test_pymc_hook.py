@@ -162,6 +162,7 @@ assert not hasattr(az.loo.__wrapped__, "__wrapped__")
 """
 
 
+@pytest.mark.slow
 def test_arviz_is_not_loaded_and_is_found_later():
     flags = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "mode=FAST_COMPILE"]))  # compiling takes seconds
     environment = {**os.environ, "PYTENSOR_FLAGS": flags}
