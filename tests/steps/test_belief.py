@@ -163,11 +163,35 @@ def test_a_prior_that_knows_one_direction_leaves_the_others_as_they_are(largest)
     direction, mean = np.array([1.0, 2.0, -1.0]) / np.sqrt(6.0), np.array([0.1, -0.2, 0.3])
     covariance = np.linalg.inv(INFORMATION)
     information = largest * np.outer(direction, direction)
-    found, of_found = _under_prior(mean, 1e-3 * np.eye(SIZE), covariance, information, np.zeros(SIZE))
+    score, noise = INFORMATION @ mean, 1e-3 * INFORMATION @ INFORMATION
+    nothing = np.zeros((SIZE, SIZE))
+    found, of_found = _under_prior(score, noise, INFORMATION, nothing, information, np.zeros(SIZE))
     gain = covariance @ direction / (direction @ covariance @ direction + 1.0 / largest)
     kept = np.eye(SIZE) - np.outer(gain, direction)
     np.testing.assert_allclose(found, kept @ mean, rtol=1e-4)
     np.testing.assert_allclose(of_found, 1e-3 * kept @ kept.T, rtol=1e-3, atol=1e-9)
+
+
+def test_a_direction_that_rows_do_not_know_takes_nothing_from_the_others():
+    """As that of an intercept beside the effects of all groups, which the prior knows: it would be far away."""
+    turn = np.array([[np.cos(0.5), -np.sin(0.5)], [np.sin(0.5), np.cos(0.5)]])
+
+    def error_of_posterior(axes, sizes):
+        size, precise = len(sizes), np.array([0.25, 1e4])[: len(sizes)]
+        information, prior = N * axes @ np.diag(sizes) @ axes.T, axes @ np.diag(precise) @ axes.T
+        scores = [
+            KnownScore(theta, information @ (axes[:, 0] - theta), std * np.eye(size), bias)
+            for theta, std, bias in ((np.zeros(size), 5.0, 90.0), (0.9 * axes[:, 0], 20.0, 0.0))
+        ]
+        whole = np.ones((size, size), dtype=bool)
+        options = {"n_units": N, "structure": whole, "third_order": 0.0, "prior": (prior, -prior @ scores[-1].theta)}
+        frame = Frame(np.eye(size), np.eye(size))
+        found = belief_of(scores, information, np.full(size, 30.0), frame, whole[0], **options)
+        return np.sqrt(axes[:, 0] @ found.given(found.noise, prior) @ axes[:, 0])
+
+    alone = error_of_posterior(np.eye(1), [1.0])
+    for unknown in (1e-3, 1e-5, 1e-7):
+        assert 0.8 * alone < error_of_posterior(turn, [1.0, unknown]) < 1.25 * alone
 
 
 def test_bias_of_clipping_is_along_directions_as_scores_are():

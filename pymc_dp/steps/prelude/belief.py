@@ -197,16 +197,17 @@ def belief_of(
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
     there = structure[block].astype(np.float64)
     size, part = len(there), float(there.mean())  # of the entries
-    along = to_frame @ information[block] @ to_frame.T
-    inverse = np.linalg.inv(positive_definite(along))
+    along = positive_definite(to_frame @ information[block] @ to_frame.T)
+    inverse = np.linalg.inv(along)
     origin = scores[-1].theta
     places = [back.T @ (score.theta - origin)[known] for score in scores]
-    # Where each score alone says that the maximum is, and the covariance of its noise there.
-    told = [place + inverse @ (to_frame @ score.gradient[known]) for score, place in zip(scores, places, strict=True)]
-    noises = [(factor := inverse @ (to_frame @ score.noise[known])) @ factor.T for score in scores]
-    found, by_noise = near, of_near = told[-1], noises[-1]
+    # Each score and its noise, at the place of the last: there all covariances are inverted. Those of the maximum are
+    # the information's inverse on both sides of them, and where rows tell nothing too large for floating point.
+    told = [along @ place + to_frame @ score.gradient[known] for score, place in zip(scores, places, strict=True)]
+    noises = [(factor := to_frame @ score.noise[known]) @ factor.T for score in scores]
     of_prior, slope = prior or (np.zeros_like(information), np.zeros(known.size))
     under_prior = to_frame @ of_prior[block] @ to_frame.T, to_frame @ slope[known]
+    near, of_near = _under_prior(told[-1], noises[-1], along, noises[-1], *under_prior)
     for _ in range(4):  # what is missed depends on the distance, which the scores tell together
         precisions, hidden = [], []
         for score, place, noise in zip(scores, places, noises, strict=True):
@@ -215,26 +216,26 @@ def belief_of(
             not_noise = max(1.0 - float(np.trace(of_near)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
             missed = (third_order * told_by_one) ** 2 * n_units / size
             besides = part * missed + score.bias**2 / float(np.trace(along))
-            turned = inverse @ (not_noise * _variance_of_product(curvature_noise, there, away)) @ inverse
+            turned = not_noise * _variance_of_product(curvature_noise, there, away)
             # Most of what is missed lies along the way itself: there it is not shared among the parameters.
-            straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
+            way = along @ away
+            straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(way, way)
             hidden.append(noise + turned)
-            precisions.append(np.linalg.inv(noise + turned + besides * inverse + straight))
+            precisions.append(np.linalg.inv(noise + turned + besides * along + straight))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
-        found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
-        by_noise = _averaged(weights, noises)
+        score_together, of_score = np.einsum("ijk,ik->j", weights, told), _averaged(weights, noises)
         # What is missed on a long way is no reason to believe the prior.
-        near, of_near = _under_prior(found, by_noise, inverse + _averaged(weights, hidden), *under_prior)
+        near, of_near = _under_prior(score_together, of_score, along, _averaged(weights, hidden), *under_prior)
+    found, by_noise = inverse @ score_together, inverse @ of_score @ inverse
     # The same noise of the curvature is in all of them, and about the same bias.
-    shaken = near - sum(weight @ place for weight, place in zip(weights, places, strict=True))
-    by_chance = float(np.sum(along * of_near)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
-    shaken = shaken * np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))
+    ways = near - np.transpose([np.diag(weight) for weight in weights]) @ np.array(places)
+    by_chance = float(np.sum(along * of_near)) / np.maximum(np.sum(ways @ along * ways, axis=1), np.finfo(float).tiny)
+    ways *= np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))[:, None]
     if noise_alone:
         least = _CLEARLY_NOISIER * np.median(curvature_noise)
         curvature_noise = np.where(curvature_noise > least, curvature_noise, 0.0)
-    moved = curvature_noise * shaken
-    of_curvature = _variance_of_product(curvature_noise, there, shaken) + 0.5 * there * np.outer(moved, moved)
+    of_curvature = _covariance_of_products(curvature_noise, there, ways)
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     lost = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True))
     mean_bias = 0.0 if noise_alone else lost / size
@@ -268,30 +269,41 @@ def _averaged(weights: Sequence[FloatArray], covariances: Sequence[FloatArray]) 
 
 
 def _under_prior(
-    mean: FloatArray,
+    score: FloatArray,
     noise: FloatArray,
-    covariance: FloatArray,
     information: FloatArray,
+    hidden: FloatArray,
+    of_prior: FloatArray,
     slope: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the posterior mean, and the covariance of its error by noise; what it was where they are no numbers.
+    """Return the posterior mean, and the covariance of its error by noise; the likelihood's where they are no numbers.
 
-    Of a normal likelihood with a mean, the covariance `noise` of its error by noise, and a covariance. The normal prior
-    has an information, and a slope at 0.
+    The likelihood is normal, with a `score` at 0 whose error by noise has the covariance `noise`; the covariance of
+    the score is the information and what is `hidden` of it. The normal prior has the information `of_prior`, and a
+    slope at 0.
     """
+    inverse = np.linalg.inv(information)
+    alone = inverse @ score, inverse @ noise @ inverse
     try:
-        root = np.linalg.cholesky(covariance)
-        values, axes = np.linalg.eigh(root.T @ information @ root)
-        kept = root @ (axes / (1.0 + np.maximum(values, 0.0))) @ axes.T @ np.linalg.inv(root)
-        found, of_found = kept @ (mean + covariance @ slope), kept @ noise @ kept.T
+        by_score = information @ np.linalg.inv(information + hidden)
+        values, axes = np.linalg.eigh(of_prior)
+        kept = np.linalg.inv(by_score @ information + (axes * np.maximum(values, 0.0)) @ axes.T)
+        found = kept @ (by_score @ score + slope)
+        of_found = (kept @ by_score) @ noise @ (kept @ by_score).T
     except NUMERICAL_FAILURES:
-        return mean, noise
-    return (found, of_found) if np.isfinite(found).all() and np.isfinite(of_found).all() else (mean, noise)
+        return alone
+    return (found, of_found) if np.isfinite(found).all() and np.isfinite(of_found).all() else alone
 
 
 def _variance_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:
     """Return the variance of each entry of the product of a noisy curvature and a way, on the diagonal of a matrix."""
     return np.diag(0.5 * curvature_noise * (there @ (curvature_noise * way**2)))
+
+
+def _covariance_of_products(curvature_noise: FloatArray, there: FloatArray, ways: FloatArray) -> FloatArray:
+    """Return the covariance of a noisy curvature's products, of row k with the way in row k of `ways`."""
+    variances = 0.5 * there * np.outer(curvature_noise, curvature_noise)
+    return np.diag(np.sum(variances * ways**2, axis=1)) + variances * ways * ways.T
 
 
 def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> Belief:
