@@ -5,6 +5,7 @@ checkers read that; `inspect.signature` and `help` read the attributes that `DPS
 """
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
@@ -49,23 +50,24 @@ def signature_of(step: type) -> inspect.Signature:
 
 
 def docstring_of(step: type) -> str | None:
-    """Return a sampler's docstring with the arguments of base classes ("See ...") written out.
+    """Return a sampler's docstring with what it shares with base classes written out: arguments, and errors.
 
-    Two lines stand for them: names, which are the last in the base class's own list, and a reference to that class.
+    A line with the names of arguments and one with ``See `module.Class`.`` stand for what that class says of them.
     """
     if not step.__doc__:
         return step.__doc__
-    lines = inspect.cleandoc(step.__doc__).splitlines()
+    text = inspect.cleandoc(step.__doc__)
     for base in step.__mro__[1:]:
-        reference = f"    See `{base.__module__}.{base.__qualname__}`."
-        place = lines.index(reference) - 1 if reference in lines else -1
-        if place < 0 or ":" in lines[place]:
+        shared = inspect.cleandoc(base.__doc__ or "")
+        names = re.search(rf"^(.+)\n    See `{re.escape(f'{base.__module__}.{base.__qualname__}')}`\.$", text, re.M)
+        if names is None:
             continue
-        documented = [*inspect.cleandoc(base.__doc__ or "").splitlines(), ""]
-        first = f"{lines[place].split(',')[0]} :"
-        begin = next(i for i, line in enumerate(documented) if line.startswith(first))
-        lines[place : place + 2] = documented[begin : documented.index("", begin)]
-    return "\n".join(lines)
+        entries = [re.search(rf"^{name} :.*(\n    .+)+", shared, re.M) for name in names[1].split(", ")]
+        text = text.replace(names[0], "\n".join(entry[0] for entry in entries if entry is not None))
+        errors = re.search(r"^Raises\n(.+\n?)+", shared, re.M)
+        if errors is not None and "\nRaises\n" not in text:
+            text = text.replace("\n\nNotes\n", f"\n\n{errors[0].rstrip()}\n\nNotes\n")
+    return text
 
 
 class StepWithoutBudget:

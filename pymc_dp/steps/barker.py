@@ -56,8 +56,6 @@ class DPBarker(LearningStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update. Default: all.
     budget : PrivacyBudget
         What the run is charged to; its relation has to be ``"substitute"``.
     batch_size : int, optional
@@ -67,17 +65,14 @@ class DPBarker(LearningStep):
     tempering : float
         T = n0 / n, the power of the likelihood in the target, above 0 and at most 1. The clip bound of a unit's
         log-ratio is √b / n0: without tempering it is so tight for large tables that nearly everything is clipped.
-    proposal, proposal_scale, prelude
+    proposal, proposal_scale
         As in `DPPenalty`. Short moves are clipped less.
     n_units : int, optional
         The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    prelude
+        See `pymc_dp.steps.learning_step.LearningStep`.
+    vars, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
 
     Notes
     -----

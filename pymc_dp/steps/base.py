@@ -50,7 +50,7 @@ class DPStep(BlockedStep):
         Free variables to update, of the model as it was written. Default: all of the model in the centred form (see
         `pymc_dp.model.centring`). Several DP steps may share a model and a budget, each with variables of its own.
     budget : PrivacyBudget
-        What the run is charged to.
+        What the run is charged to: all iterations of all chains, tuning included, before the data is touched.
     budget_share : float
         Part of what is left in the budget that a run of this step may spend, in (0, 1]. The shares of several steps
         are scaled down together where they add up to more than 1.

@@ -57,18 +57,10 @@ class DPHMC(LearningStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update, in any order. Default: all.
-    budget : PrivacyBudget
-        What the run is charged to. All iterations of all chains, tuning included, are charged before the data
-        is touched.
     clip_gradient : float
         Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Too
         small biases the proposals (not the posterior: the test does not depend on gradients), too large adds
         noise.
-    clip_log_ratio : float
-        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it clips,
-        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never clips.
     step_size : float
         Mean leapfrog step. Each trajectory uses the step times a factor within ``1 ± step_size_jitter``, from a
         randomised Halton sequence.
@@ -88,23 +80,14 @@ class DPHMC(LearningStep):
         sensitivity, the papers' τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many
         draws the budget affords. The budget chooses the noise of a kind that is left out, with all that is left.
         Default: that of both.
-    tempering : float
-        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
-        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
-        reports are marked with.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
         never keeps it: they move the point that it belongs to.
-    prelude : Prelude, "auto" or None
+    clip_log_ratio, tempering, prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
 
     Notes
     -----
@@ -268,25 +251,14 @@ class DPMALA(DPHMC):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update. Default: all.
-    budget : PrivacyBudget
-        What the run is charged to.
-    clip_gradient, clip_log_ratio : float
-        Clip bounds, as in `DPHMC`.
     step_size : float
         Standard deviation of the proposal's noise, in units of the mass matrix.
-    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, tempering, reuse_gradient
-        As in `DPHMC`.
-    prelude : Prelude, "auto" or None
+    clip_gradient, step_size_jitter, mass_matrix, gradient_share, noise_multipliers, reuse_gradient
+        See `pymc_dp.steps.hmc.DPHMC`.
+    clip_log_ratio, tempering, prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
 
     Notes
     -----

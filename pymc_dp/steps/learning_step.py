@@ -40,6 +40,18 @@ _PILOT_TRANSITIONS, _FORGETTING = 600, 0.6
 class LearningStep(DPStep):
     """A step that can learn its settings before its chains start.
 
+    Parameters
+    ----------
+    clip_log_ratio : float
+        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it clips,
+        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never clips.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
+        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
+        reports are marked with.
+    prelude : Prelude, "auto" or None
+        How settings are learned; None: not at all; "auto": by `Prelude()`, where one that is needed is missing.
+
     Attributes
     ----------
     clip_gradient, clip_log_ratio : float

@@ -44,13 +44,6 @@ class DPPenalty(LearningStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update. Default: all.
-    budget : PrivacyBudget
-        What the run is charged to.
-    clip_log_ratio : float
-        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it clips,
-        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never clips.
     proposal : {"gaussian", "one-component", "guided-walk", "one-component-guided-walk"} or Proposal
         How the chain moves. The guided walks keep their direction while they are accepted.
     proposal_scale : float, ndarray of shape (parameters,) or (parameters, parameters), or dict
@@ -60,13 +53,9 @@ class DPPenalty(LearningStep):
         Noise of log-ratios, as in ``{"log_ratio": 2.0}``: its standard deviation divided by the sensitivity, the
         paper's τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many draws the budget
         affords. Default: the budget chooses the noise.
-    tempering : float
-        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
-        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
-        reports are marked with.
-    prelude : Prelude, "auto" or None
+    clip_log_ratio, tempering, prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
     Raises
@@ -159,12 +148,8 @@ class DPMinibatchPenalty(DPPenalty):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update. Default: all.
     budget : PrivacyBudget
         What the run is charged to; its relation has to be ``"substitute"``.
-    clip_log_ratio, proposal, proposal_scale, noise_multipliers, prelude
-        As in `DPPenalty`.
     batch_size : int, optional
         Units in a batch. Default, with a prelude: a tenth of them.
     tempering : float
@@ -172,7 +157,11 @@ class DPMinibatchPenalty(DPPenalty):
         the number of units; with T = n0 / n it does not.
     n_units : int, optional
         The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    proposal, proposal_scale, noise_multipliers
+        See `pymc_dp.steps.penalty.DPPenalty`.
+    clip_log_ratio, prelude
+        See `pymc_dp.steps.learning_step.LearningStep`.
+    vars, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
     Raises

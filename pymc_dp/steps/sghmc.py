@@ -34,35 +34,20 @@ class DPSGHMC(StochasticGradientStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update, in any order. Default: all.
-    budget : PrivacyBudget
-        What the run is charged to, before the data is touched.
-    clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Where it
-        clips, the draws are biased: there is no test. A Lipschitz constant of one unit's log-likelihood never clips.
-    step_size : float or (float, float)
-        Leapfrog step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning
-        first. The bias shrinks with the step.
     friction : float, optional
         C, in units of the mass over time. The noise of a gradient is that which this friction asks for; more
         friction means more noise and a lower cost. Default: the least friction whose noise the budget can pay for.
     n_leapfrog : int, optional
         Leapfrog steps, each with a fresh batch, in one iteration; at least 1. Default: 10; with a prelude 15.
-    sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
-        See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     refresh_momentum : bool
         Draw a new momentum in each iteration. False keeps it, and only friction and noise change it.
     noise_estimate : float
         The part of `friction` that the noise of drawing batches accounts for, below `friction`; from public
         knowledge. Less noise is then injected, which costs more.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    clip_gradient, step_size, sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
+        See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
+    vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
 
     Notes
     -----

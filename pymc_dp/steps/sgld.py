@@ -25,26 +25,15 @@ class DPSGLD(StochasticGradientStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Free variables to update, in any order. Default: all.
-    budget : PrivacyBudget
-        What the run is charged to, before the data is touched.
-    clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient. Where it clips, the draws are biased: there is no test.
     step_size : float or (float, float)
         η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first. It sets
         the noise: smaller steps cost less each.
     n_steps : int, optional
         Langevin steps, each with a fresh batch, in one iteration; at least 1. Default: 1; with a prelude 40.
-    sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
+    clip_gradient, sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
-    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+    vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
 
     Notes
     -----

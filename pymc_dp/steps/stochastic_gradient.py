@@ -108,10 +108,11 @@ class StochasticGradientStep(LearningStep):
     Parameters
     ----------
     clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient. There is no test that would correct for clipping: where
-        it clips, the draws are biased.
+        Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Where it
+        clips, the draws are biased: there is no test. A Lipschitz constant of one unit's log-likelihood never clips.
     step_size : float or (float, float)
-        The step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ...
+        The step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first.
+        The bias shrinks with the step.
     sampling_probability : float, optional
         With which each unit is in a batch: for budgets with ``relation="add-remove"``.
     batch_size : int, optional
@@ -124,7 +125,7 @@ class StochasticGradientStep(LearningStep):
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
         Covariance of the momentum; the inverse scales the steps. A dict holds the diagonal by name of free variable,
         on the unconstrained scale.
-    prelude : Prelude, "auto" or None
+    prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
     """
 

@@ -65,11 +65,6 @@ class DPSurrogateHMC(LearningStep):
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
-    Raises
-    ------
-    InvalidArgument
-        If an argument is missing or out of range.
-
     Notes
     -----
     *Before the charge* the search for a centre is tried in a dry run on synthetic rows, with noise in the plan's

@@ -61,7 +61,7 @@ def test_every_argument_is_documented_where_the_sampler_is(step):
     documented = re.findall(r"^(\w+(?:, \w+)*)(?: :.*)?\n(?=    )", inspect.getdoc(step) or "", re.MULTILINE)
     names = {name for line in documented for name in line.split(", ")}
     assert set(inspect.signature(step).parameters) <= names
-    assert "base.DPStep" not in step.__doc__
+    assert "See `pymc_dp.steps" not in step.__doc__
     assert "Part of what is left in the budget" in step.__doc__
 
 
