@@ -140,13 +140,11 @@ class _PriorOfSome:
         return self._prior.log_density(self._own.embedded(theta))
 
     def gradient(self, theta: FloatArray) -> FloatArray:
-        gradient: FloatArray = self._prior.gradient(self._own.embedded(theta))[self._own.places]
-        return gradient
+        return self._prior.gradient(self._own.embedded(theta))[self._own.places]
 
     def hessian(self, theta: FloatArray) -> FloatArray:
         places = np.ix_(self._own.places, self._own.places)
-        hessian: FloatArray = self._prior.hessian(self._own.embedded(theta))[places]
-        return hessian
+        return self._prior.hessian(self._own.embedded(theta))[places]
 
 
 class ChainAccess:

@@ -134,8 +134,7 @@ class ExpandedTarget(StandardisedTarget):
         gradient = power * self._known.surrogate.gradient(theta)
         if power != 1.0:
             gradient = gradient + (1.0 - power) * self._chain.prior.gradient(theta)
-        along: FloatArray = self._known.axes.T @ gradient
-        return along
+        return self._known.axes.T @ gradient
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
         """Return the bound that was found of the remainder of a log-ratio."""
@@ -170,8 +169,7 @@ class PreconditionedTarget(StandardisedTarget):
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
         """Return the gradient of the log-prior along the standardised axes."""
-        along: FloatArray = self._known.axes.T @ self._chain.prior.gradient(self.parameters(point))
-        return along
+        return self._known.axes.T @ self._chain.prior.gradient(self.parameters(point))
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
         """Return the clip bound of a gradient times the standardised distance."""
@@ -193,8 +191,7 @@ class PreconditionedTarget(StandardisedTarget):
         bound = self._known.clip_gradient if learned else self._clip_gradient
         std = 2.0 * self._tempering * bound * self._chain.multiplier("gradient")
         noise = std * rng.standard_normal(self._known.origin.size)
-        along: FloatArray = noise if learned else self._known.axes.T @ noise
-        return along
+        return noise if learned else self._known.axes.T @ noise
 
     def _released_gradient(self, point: FloatArray, multiplier: float | None = None, **of_batch: Any) -> Release:
         """Ask for the gradient, clipped along the axes or by the user's bound, and return it along the axes."""

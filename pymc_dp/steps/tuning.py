@@ -121,8 +121,7 @@ class MassMatrix:
         """Return f(M) `vector`, given the `values` of f at the masses."""
         if self._vectors is None:
             return values * vector
-        product: FloatArray = self._vectors @ (values * (self._vectors.T @ vector))
-        return product
+        return self._vectors @ (values * (self._vectors.T @ vector))
 
     def velocity(self, momentum: FloatArray) -> FloatArray:
         """Return M⁻¹p."""

@@ -14,7 +14,7 @@ from pymc_dp.reports.quality import HARMLESS_SURROGATE_ERROR
 from pymc_dp.steps.prelude import figures, learning
 from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.figures import draws_of_doubt, figures_of_check, noise_of_members
+from pymc_dp.steps.prelude.figures import draws_of_doubt, figures_beside_a_prior, figures_of_check, noise_of_members
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.location import missed_by_quadratic
 from pymc_dp.steps.prelude.newton import Frame
@@ -112,12 +112,14 @@ def test_a_prior_moves_means_farther_beside_noise():
 
     covariance, mean = np.linalg.inv(prior + belief.precision), mean_with(belief.precision)
     expected = (mean - mean_with(information)) / np.sqrt(np.diag(covariance))
-    found = figures.prior_pull(belief, mean, covariance)
+    kernel = SimpleNamespace(mean=mean, covariance=covariance)
+    found = figures_beside_a_prior(belief, prior + belief.precision, kernel)[0]["prior_pull"]
     np.testing.assert_allclose(found[:2], expected[:2])
     assert np.abs(expected[0]) > 1.0
     assert np.isnan(found[2])
     without = replace(belief, noise=np.zeros((3, 3)), bias=np.zeros((3, 3)))
-    np.testing.assert_allclose(figures.prior_pull(without, mean, covariance)[:2], 0.0, atol=1e-12)
+    found = figures_beside_a_prior(without, prior + without.precision, kernel)[0]["prior_pull"]
+    np.testing.assert_allclose(found[:2], 0.0, atol=1e-12)
 
 
 def test_figures_do_not_depend_on_the_units_of_parameters():
@@ -131,13 +133,8 @@ def test_figures_do_not_depend_on_the_units_of_parameters():
         covariance = np.linalg.inv(prior / by + belief.precision)
         kernel = SimpleNamespace(mean=mean * units, covariance=covariance)
         (nearer,) = draws_of_doubt(belief, kernel, [np.array([2.0, 1.0]) * units])
-        found = [
-            *figures.widening_of(belief, covariance),
-            figures.width_of_prior(belief, prior / by + belief.precision, covariance),
-            figures.prior_pull(belief, kernel.mean, covariance),
-            nearer / units,
-        ]
-        made.append(np.concatenate(found))
+        by_parameter, means = figures_beside_a_prior(belief, prior / by + belief.precision, kernel)
+        made.append(np.concatenate([*by_parameter.values(), list(means.values()), nearer / units]))
     np.testing.assert_allclose(*made, rtol=1e-6)
 
 

@@ -11,7 +11,7 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoi
 from pymc_dp.steps.prelude.coordinates import Coordinates, at_parameters
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
-from pymc_dp.steps.prelude.newton import positive_definite
+from pymc_dp.steps.prelude.newton import embedded, positive_definite
 from pymc_dp.steps.prelude.search import Found
 
 #: A scale grows or falls by no more than exp(this) from where a search has measured it.
@@ -69,13 +69,11 @@ class Approximation(Expansion):
 
     def theta(self, z: FloatArray) -> FloatArray:
         """Return the parameters that a sampler's point stands for."""
-        theta: FloatArray = self.origin + self.axes @ z
-        return theta
+        return self.origin + self.axes @ z
 
     def point(self, theta: FloatArray) -> FloatArray:
         """Return the sampler's point that stands for the parameters."""
-        z: FloatArray = np.linalg.solve(self.axes, theta - self.origin)
-        return z
+        return np.linalg.solve(self.axes, theta - self.origin)
 
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the surrogate, for the start of a chain."""
@@ -83,8 +81,7 @@ class Approximation(Expansion):
 
     def standardised(self, theta: FloatArray) -> FloatArray:
         """Return where a point is in standard deviations of the surrogate."""
-        z: FloatArray = np.linalg.solve(self.kernel.spread, theta - self.kernel.mean)
-        return z
+        return np.linalg.solve(self.kernel.spread, theta - self.kernel.mean)
 
     def expanded(self, theta: FloatArray, theta_new: FloatArray) -> Expanded:
         """Return what is predicted of every unit's log-ratio."""
@@ -126,17 +123,12 @@ def found_at_parameters(
     belief, block = found.belief, np.ix_(known, known)
     from_parameters = np.linalg.inv(coordinates.slopes(found.centre.theta))
     mean, to_parameters = turned(found, coordinates)
-    of_all = np.ix_(belief.known, belief.known)
-    covariance = np.zeros_like(belief.information)
-    covariance[of_all] = np.linalg.inv(belief.information[of_all])
+    covariance = embedded(np.linalg.inv(belief.information[np.ix_(belief.known, belief.known)]), belief.known)
 
     def of_known(matrix: FloatArray) -> FloatArray:
-        whole = np.zeros_like(matrix)
-        whole[block] = positive_definite((to_parameters @ matrix @ to_parameters.T)[block], floor=_ROUNDING)
-        return whole
+        return embedded(positive_definite((to_parameters @ matrix @ to_parameters.T)[block], floor=_ROUNDING), known)
 
-    information = np.zeros_like(covariance)
-    information[block] = positive_definite(np.linalg.inv(of_known(covariance)[block]))
+    information = embedded(positive_definite(np.linalg.inv(of_known(covariance)[block])), known)
     possible = information if structure is None else np.where(structure, information, 0.0)
     if np.linalg.eigvalsh(possible[block])[0] > 0.0:
         information = possible

@@ -34,6 +34,7 @@ from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
     NotComputable,
+    embedded,
     positive_definite,
     prior_curvature,
 )
@@ -102,17 +103,13 @@ class Belief:
         """Return the inverse of H⁻¹ + V for another V."""
         block = np.ix_(self.known, self.known)
         covariance = np.linalg.inv(self.information[block]) + uncertainty[block]
-        precision = np.zeros_like(self.information)
-        precision[block] = positive_definite(np.linalg.inv(covariance), floor=1e-14)
-        return precision
+        return embedded(positive_definite(np.linalg.inv(covariance), floor=1e-14), self.known)
 
     @property
     def pull(self) -> FloatArray:
         """What an error of the score is multiplied by before the posterior covariance moves the mean by it."""
-        pull = np.zeros_like(self.information)
         block = np.ix_(self.known, self.known)
-        pull[block] = self.precision[block] @ np.linalg.inv(self.information[block])
-        return pull
+        return embedded(self.precision[block] @ np.linalg.inv(self.information[block]), self.known)
 
     @property
     def squared_noise(self) -> float:
@@ -132,10 +129,9 @@ class Belief:
 
         `prior` is as in `squared_noise_given`. Zero where the likelihood does not depend on a parameter.
         """
-        block, found = np.ix_(self.known, self.known), np.zeros_like(self.information)
+        block = np.ix_(self.known, self.known)
         kept = np.linalg.solve(self.precision[block] + prior[block], self.precision[block])
-        found[block] = kept @ uncertainty[block] @ kept.T
-        return found
+        return embedded(kept @ uncertainty[block] @ kept.T, self.known)
 
     def dataset(self, labels: Sequence[str]) -> xr.Dataset:
         """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""
@@ -158,8 +154,7 @@ class Belief:
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return its gradient."""
-        gradient: FloatArray = self.precision @ (self.mean - theta)
-        return gradient
+        return self.precision @ (self.mean - theta)
 
 
 def belief_of(
@@ -240,23 +235,18 @@ def belief_of(
     lost = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True))
     mean_bias = 0.0 if noise_alone else lost / size
     as_parameters = np.linalg.inv(back.T)
-
-    def embedded(covariance: FloatArray) -> FloatArray:
-        whole = np.zeros_like(information)
-        whole[block] = as_parameters @ covariance @ as_parameters.T
-        return whole
-
-    traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ by_noise))
     mean = origin.copy()
     mean[known] += as_parameters @ found
-    belief = Belief(
-        mean,
-        information,
-        embedded(by_noise + inverse @ of_curvature @ inverse),
-        embedded(mean_bias**2 / np.trace(along) * inverse @ biased @ inverse),
-        known,
-        traces[0] / sum(traces) if traces[0] > 0.0 else 0.0,
+    noise, bias = (
+        embedded(as_parameters @ each @ as_parameters.T, known)
+        for each in (
+            by_noise + inverse @ of_curvature @ inverse,
+            mean_bias**2 / np.trace(along) * inverse @ biased @ inverse,
+        )
     )
+    traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ by_noise))
+    share = traces[0] / sum(traces) if traces[0] > 0.0 else 0.0
+    belief = Belief(mean, information, noise, bias, known, share)
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief

@@ -51,8 +51,7 @@ class LinearCoordinates:
 
     def parameters(self, at: FloatArray) -> FloatArray:
         """Return the product."""
-        found: FloatArray = self.matrix @ at
-        return found
+        return self.matrix @ at
 
     @property
     def reached(self) -> NDArray[np.bool_]:
@@ -120,8 +119,7 @@ class PriorInCoordinates:
 
     def gradient(self, at: FloatArray) -> FloatArray:
         """Return its gradient."""
-        gradient: FloatArray = self._coordinates.slopes(at).T @ self._prior.gradient(self._coordinates.parameters(at))
-        return gradient
+        return self._coordinates.slopes(at).T @ self._prior.gradient(self._coordinates.parameters(at))
 
     def hessian(self, at: FloatArray) -> FloatArray:
         """Return its second derivatives."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.newton import Frame, NotComputable
+from pymc_dp.steps.prelude.newton import Frame, NotComputable, embedded
 
 #: No direction is believed to be known less than this part of the one that is known best.
 _LEAST_PART = 1e-4
@@ -47,8 +47,7 @@ class KnownCurvature:
         """
         block = np.ix_(self.places, self.places)
         to_frame = (frame.preconditioner.T @ self.frame.back)[block]
-        noise: FloatArray = self.noise_std * np.sum(to_frame**2, axis=1)
-        return noise
+        return self.noise_std * np.sum(to_frame**2, axis=1)
 
 
 def lifted(
@@ -82,9 +81,7 @@ def lifted(
         found = np.where(there, (vectors * sizes) @ vectors.T, 0.0)
     else:
         found = found + np.eye(len(found)) * max(0.0, least - float(np.linalg.eigvalsh(found)[0]))
-    whole = np.zeros_like(raw)
-    whole[block] = found * expected
-    matrix = frame.back @ whole @ frame.back.T
+    matrix = frame.back @ embedded(found * expected, places) @ frame.back.T
     if not np.isfinite(matrix).all():
         raise NotComputable("The released curvature is too large for floating point.")
     return KnownCurvature(matrix, raw, noise_std, frame, places, unidentified)
@@ -105,9 +102,7 @@ def _without(
     found = raw[block]
     for _ in range(_PROJECTIONS):
         found = np.where(there, across @ found @ across, 0.0)
-    whole = np.zeros_like(raw)
-    whole[block] = found
-    return whole
+    return embedded(found, places)
 
 
 def pooled(
@@ -147,11 +142,9 @@ def pooled(
     variance = 1.0 / (1.0 / of_late + 1.0 / of_early)
     told = (told_late / of_late + told_early / of_early) * variance
     noise = np.diag(variance) ** 0.25
-    whole, preconditioner, back = (np.zeros_like(late.raw) for _ in range(3))
-    whole[block] = told / np.outer(noise, noise)
-    preconditioner[block] = (late.frame.preconditioner[block] @ axes) / noise
-    back[block] = (late.frame.back[block] @ axes) * noise
-    frame = Frame(preconditioner, back)
+    preconditioner = embedded((late.frame.preconditioner[block] @ axes) / noise, places)
+    frame = Frame(preconditioner, embedded((late.frame.back[block] @ axes) * noise, places))
+    whole = embedded(told / np.outer(noise, noise), places)
     return lifted(whole, 1.0, frame, places, floor=floor, nonnegative=nonnegative, unidentified=late.unidentified)
 
 
@@ -207,8 +200,7 @@ def after_step(
 
 def members_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which of these parameters are members of groups: some others never meet them in a unit."""
-    members: NDArray[np.bool_] = places & ~np.where(places, structure[:, places].all(axis=1), True)
-    return members
+    return places & ~np.where(places, structure[:, places].all(axis=1), True)
 
 
 def groupings_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> list[NDArray[np.intp]]:

@@ -15,24 +15,10 @@ _LEAST_CERTAIN = 0.01
 _NOTHING_BUT_NOISE = 100.0
 
 
-def widening_of(belief: Belief, covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return how many times as wide as without noise draws of each parameter are, and how many by noise alone.
-
-    Without what is allowed for bias. NaN where only the prior knows.
-    """
-    without, whole, by_noise = (
-        np.diag(_covariance_if(precision, belief, covariance))
-        for precision in (belief.information, belief.precision, belief.precision_with(belief.noise))
-    )
-    unknown = np.where(belief.known, 1.0, np.nan)
-    return unknown * np.sqrt(whole / without), unknown * np.sqrt(by_noise / without)
-
-
 def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
     """Return what the covariance of draws would be, were this the precision of the likelihood."""
     of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
-    found: FloatArray = np.linalg.inv(positive_definite(of_prior + precision))
-    return found
+    return np.linalg.inv(positive_definite(of_prior + precision))
 
 
 def draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
@@ -46,50 +32,36 @@ def draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> 
     return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
 
 
-def width_of_prior(belief: Belief, precision: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return how wide draws of each parameter are beside its prior, near the mode; NaN where only the prior knows.
-
-    `precision` is about that of the draws.
-    """
-    of_prior = np.linalg.inv(positive_definite(precision - belief.precision))
-    found: FloatArray = np.where(belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
-    return found
-
-
-def prior_pull(belief: Belief, mean: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Return by how much the prior moves draws' mean beyond what it would without noise, in standard deviations.
-
-    For each parameter, by a normal prior with the slope and the curvature that it has there; NaN where only the prior
-    knows. A prior that was meant to say little says more beside a likelihood that noise has made wide.
-    """
-    without_noise = _covariance_if(belief.information, belief, covariance)
-    moved = without_noise @ (belief.information - belief.precision) @ (mean - np.where(belief.known, belief.mean, mean))
-    found: FloatArray = np.where(belief.known, moved / np.sqrt(np.diag(covariance)), np.nan)
-    return found
-
-
 def figures_beside_a_prior(
     belief: Belief, precision: FloatArray, kernel: FreeHMC
 ) -> tuple[dict[str, FloatArray], dict[str, float]]:
-    """Return what noise does to draws beside their prior, by parameter, and means over parameters.
+    """Return what noise does to draws beside their prior, by parameter, and root mean squares over parameters.
+
+    How many times as wide as without noise draws are, and as their prior near the mode; and by how many of their
+    standard deviations the prior moves their mean beyond what it would without noise: by a normal prior with the slope
+    and the curvature that it has there. NaN where only the prior knows. A prior that was meant to say little says more
+    beside a likelihood that noise has made wide. The means of widths are with what is allowed for bias, and without.
 
     `precision` is about that of the draws near their mode, and `kernel` draws them.
     """
-    widening, by_noise = widening_of(belief, kernel.covariance)
+    covariance, unknown = kernel.covariance, np.where(belief.known, 1.0, np.nan)
+    without_noise, whole, by_noise = (
+        _covariance_if(each, belief, covariance)
+        for each in (belief.information, belief.precision, belief.precision_with(belief.noise))
+    )
+    widening, widening_by_noise = (
+        unknown * np.sqrt(np.diag(wide) / np.diag(without_noise)) for wide in (whole, by_noise)
+    )
+    of_prior = np.linalg.inv(positive_definite(precision - belief.precision))
+    from_maximum = kernel.mean - np.where(belief.known, belief.mean, kernel.mean)
+    moved = without_noise @ (belief.information - belief.precision) @ from_maximum
     by_parameter = {
         "widening": widening,
-        "width_of_prior": width_of_prior(belief, precision, kernel.covariance),
-        "prior_pull": prior_pull(belief, kernel.mean, kernel.covariance),
+        "width_of_prior": unknown * np.sqrt(np.diag(covariance) / np.diag(of_prior)),
+        "prior_pull": unknown * (moved / np.sqrt(np.diag(covariance))),
     }
-    return by_parameter, {
-        "widening": root_mean_square(widening),
-        "widening_by_noise": root_mean_square(by_noise),
-    }
-
-
-def root_mean_square(found: FloatArray) -> float:
-    """Return it over entries that are known."""
-    return float(np.sqrt(np.mean(found[np.isfinite(found)] ** 2)))
+    means = (float(np.sqrt(np.mean(each[np.isfinite(each)] ** 2))) for each in (widening, widening_by_noise))
+    return by_parameter, dict(zip(("widening", "widening_by_noise"), means, strict=True))
 
 
 def nothing_but_noise(belief: Belief) -> bool:

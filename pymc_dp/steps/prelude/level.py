@@ -154,8 +154,7 @@ class SearchFromLevel(Search):
             point = ExpansionPoint(theta, axes, settings.CLIP_OF_LEVEL * float(np.sqrt(size)))
             made = self._chain.release(PreconditionedScore(point, "rise"))
         most = point.clip_gradient * self._chain.n_units
-        found: FloatArray = np.clip(made.value[:size], -most, most)
-        return found
+        return np.clip(made.value[:size], -most, most)
 
     def _log_size_along(self, theta: FloatArray, direction: FloatArray) -> float:
         """Return the logarithm of the mean size of scores along a direction, infinite where noise hides it."""

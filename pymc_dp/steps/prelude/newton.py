@@ -108,8 +108,14 @@ def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T) / sizes[:, None] / sizes)
     vectors = sizes[:, None] * vectors
     least = floor * max(float(np.abs(values).max()), np.finfo(float).tiny)
-    repaired: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
-    return repaired
+    return (vectors * np.maximum(values, least)) @ vectors.T
+
+
+def embedded(block: FloatArray, places: NDArray[np.bool_]) -> FloatArray:
+    """Return the matrix of all parameters that has a block in `places`, and zeros elsewhere."""
+    whole = np.zeros((places.size, places.size))
+    whole[np.ix_(places, places)] = block
+    return whole
 
 
 def unpacked(packed: FloatArray, size: int) -> FloatArray:

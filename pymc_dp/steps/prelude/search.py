@@ -54,6 +54,7 @@ from pymc_dp.steps.prelude.newton import (
     Frame,
     along_first_axis,
     can_stand_at,
+    embedded,
     positive_definite,
     prior_curvature,
     representable,
@@ -1024,12 +1025,11 @@ class Search:
 
     def _prior_information(self, theta: FloatArray) -> FloatArray:
         """Return the prior's information on what scores are taken of, given all others; zero where it has none."""
-        places = np.flatnonzero(self.places)
-        information = np.zeros((theta.size, theta.size))
         with contextlib.suppress(*NUMERICAL_FAILURES):
-            curvature = prior_curvature(self._chain.prior, theta, places)
-            information[np.ix_(places, places)] = np.where(np.isfinite(curvature).all(), curvature, 0.0)
-        return information
+            curvature = prior_curvature(self._chain.prior, theta, np.flatnonzero(self.places))
+            if np.isfinite(curvature).all():
+                return embedded(curvature, self.places)
+        return np.zeros((theta.size, theta.size))
 
 
 def last_step(
@@ -1066,8 +1066,7 @@ def reciprocal_step(step: FloatArray) -> FloatArray:
     no more than half to that. In 1/x the step is -d / (1 - d) times 1/x. No step more than doubles x.
     """
     most = np.minimum(step, 1.0 / 3.0)
-    found: FloatArray = np.log((1.0 - most) / (1.0 - 2.0 * most))
-    return found
+    return np.log((1.0 - most) / (1.0 - 2.0 * most))
 
 
 def _largest_of_noise(there: NDArray[np.bool_]) -> float:
@@ -1081,8 +1080,7 @@ def along_axes(there: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
     """Return which entries a matrix can have along the axes of a frame, by which it can have at all."""
     sizes = np.abs(frame.preconditioner)
     touched = (sizes > _ROUNDING * sizes.max(axis=0, keepdims=True)).astype(np.float64)
-    found: NDArray[np.bool_] = touched.T @ there @ touched > 0.0
-    return found
+    return touched.T @ there @ touched > 0.0
 
 
 def _sizes_of_entries(

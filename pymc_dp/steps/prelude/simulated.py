@@ -33,6 +33,7 @@ from pymc_dp.steps.prelude.newton import (
     Frame,
     NotComputable,
     can_stand_at,
+    embedded,
     expected_curvature,
     positive_definite,
     table_at,
@@ -161,9 +162,8 @@ class SearchBySimulation(Search):
             raise NotComputable("Rows tell nothing of a parameter there.")
         values, vectors = np.linalg.eigh(spread / np.outer(sizes, sizes))
         self._least_known = float(values[0])
-        information, block = np.zeros((theta.size, theta.size)), np.ix_(self.places, self.places)
-        values = np.maximum(values, least)
-        information[block] = np.outer(sizes, sizes) * ((vectors * values) @ vectors.T)
+        block, values = np.ix_(self.places, self.places), np.maximum(values, least)
+        information = embedded(np.outer(sizes, sizes) * ((vectors * values) @ vectors.T), self.places)
         if ends:
             self._curvatures_of_rows = rows.curvatures(theta)
             with contextlib.suppress(*NUMERICAL_FAILURES):
@@ -184,8 +184,7 @@ class SearchBySimulation(Search):
             fallen = float(np.mean(fall)) + float(scores @ step)
             expected = 0.5 * float(step @ information @ step)
             if fallen <= settings.NEARLY_A_PARABOLA * expected and self._stands_at(theta + step):
-                found: FloatArray = theta + step
-                return found
+                return theta + step
         self._by_model(theta)
         return theta
 
@@ -194,8 +193,7 @@ class SearchBySimulation(Search):
     def _taken_off(self, point: ExpansionPoint) -> FloatArray:
         """Return what clipping takes off the sum of scores, if rows are as the model has them."""
         along, kept = self._along(point)
-        missed: FloatArray = self._chain.n_units * ((1.0 - kept) @ along) / len(along)
-        return missed
+        return self._chain.n_units * ((1.0 - kept) @ along) / len(along)
 
     def _kept(self, point: ExpansionPoint) -> float:
         """Return what clipping leaves of the slope of scores, if rows are as the model has them."""
@@ -243,10 +241,10 @@ class SearchBySimulation(Search):
         part = 1.0 - noise / squared if clear else 0.0
         values, vectors = np.linalg.eigh(by_model + part * other)
         least = settings.LEAST_OF_CURVATURE * float(np.linalg.eigvalsh(by_model)[0])
-        raw, matrix = late.raw.copy(), np.zeros_like(early.matrix)
+        raw = late.raw.copy()
         raw[places] = (vectors * np.maximum(values, least)) @ vectors.T
         back = late.frame.back[np.ix_(late.places, late.places)]
-        matrix[places] = positive_definite(back @ raw[places] @ back.T, floor=1e-14)
+        matrix = embedded(positive_definite(back @ raw[places] @ back.T, floor=1e-14), late.places)
         return replace(late, matrix=matrix, raw=raw, noise_std=late.noise_std * np.sqrt(part))
 
 
@@ -260,5 +258,4 @@ def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
     turned = np.linalg.solve(factor, np.linalg.solve(factor, curvature).T)
     values, vectors = np.linalg.eigh(0.5 * (turned + turned.T))
     back = factor @ vectors
-    found: FloatArray = (back * np.clip(values, 1.0 / _FAR_FROM_SPREAD, _FAR_FROM_SPREAD)) @ back.T
-    return found
+    return (back * np.clip(values, 1.0 / _FAR_FROM_SPREAD, _FAR_FROM_SPREAD)) @ back.T

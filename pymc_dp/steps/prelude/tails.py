@@ -123,8 +123,7 @@ class Tail:
         return lengths
 
     def _lost(self, bound: float, at_most: float = np.inf) -> FloatArray:
-        lost: FloatArray = np.clip(self._lengths - bound, 0.0, at_most).mean(axis=1)
-        return lost
+        return np.clip(self._lengths - bound, 0.0, at_most).mean(axis=1)
 
     def units_kept(self, bound: float) -> float:
         """Return the part of the units that are no longer than `bound`."""
