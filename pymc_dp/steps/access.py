@@ -103,7 +103,8 @@ class Authorisation:
     #: Which entries a unit's curvature can have, shape (parameters, parameters), by the model's graph: members of a
     #: hierarchy never share a row. None: all.
     structure: NDArray[np.bool_] | None = None
-    #: Directions along which no unit's log-likelihood changes, shape (parameters, directions), by the model's graph.
+    #: Directions along which no unit's log-likelihood changes, shape (parameters, directions), by the model's graph;
+    #: None for no such.
     unidentified: FloatArray | None = None
 
 
@@ -167,16 +168,10 @@ class ChainAccess:
     ----------
     prior : PriorDensity
         The exact log-prior, as a function of the step's own parameters.
-    epsilon_charged : float
-        The budget's spent epsilon, this run included.
+    epsilon_charged, knows_responses, structure, unidentified
+        As of `Authorisation`. Public: the last three depend on the model alone.
     blocks : tuple of bool, or None
         Which value variables the step moves; None for all.
-    knows_responses : bool
-        Whether the model says which responses a unit could have had. Public: it depends on the model alone.
-    structure : ndarray of bool, shape (parameters, parameters), or None
-        Which entries a unit's curvature can have, by the model's graph; None for all. Public.
-    unidentified : ndarray, shape (parameters, directions), or None
-        Directions along which no unit's log-likelihood changes, by the model's graph; None for no such. Public.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
+from pymc_dp.steps.transition import Transition, untested
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
 _SMALLEST_BATCH = 16
@@ -93,7 +93,6 @@ class DPBarker(LearningStep):
     plans_clip_counts = True
     in_chains = "decisions"
     settled = ("proposal",)
-    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
         self,

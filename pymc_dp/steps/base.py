@@ -33,7 +33,7 @@ from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.arguments import ClipDiagnostics, StepWithoutBudget, docstring_of, refuse_other_unit, signature_of
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.transition import StatsOfSteps, Transition
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -89,7 +89,7 @@ class DPStep(BlockedStep):
 
     name: ClassVar[str]
     #: Type and shape of every statistic that a transition gives.
-    stats_dtypes_shapes: StatsOfSteps
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
     #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
     plans_clip_counts: ClassVar[bool] = False
     #: Statistics that PyMC's progress bar shows, each with a title and its digits.

@@ -205,13 +205,11 @@ class LearningStep(DPStep):
         """The density that the sampler moves on."""
         if self._pilot is not None:
             return self._pilot
-        power = {"tempering": self.tempering}
-        if self.known is not None and self.control_variates:
-            return ExpandedTarget(self.chain, self.known, **power)
         bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
-        if self.known is not None:
-            return PreconditionedTarget(self.chain, self.known, **bounds, **power)
-        return Target(self.chain, **bounds, **power)
+        if self.known is None:
+            return Target(self.chain, **bounds, tempering=self.tempering)
+        kind = ExpandedTarget if self.control_variates else PreconditionedTarget
+        return kind(self.chain, self.known, **bounds, tempering=self.tempering)
 
     def known_batches(self) -> BatchesWithoutReplacement:
         """Return the batches of a fixed size, for which the number of units has to be known."""
@@ -230,19 +228,15 @@ class LearningStep(DPStep):
             return {kind: bound for kind, bound in given.items() if not math.isnan(bound)}
         if self.known is None:
             return {}
-        bounds = {"score": self.known.centre.clip_gradient}
-        return bounds | {"curvature": self.known.centre.clip_curvature}
+        return {"score": self.known.centre.clip_gradient, "curvature": self.known.centre.clip_curvature}
 
     @property
     def facts(self) -> dict[str, Any]:
         """Whether there is a surrogate (chains do not move without one), test and tempering."""
         facts: dict[str, Any] = {}
         if self.learning is not None:
-            facts = {
-                "noise_aware": int(self.learning.noise_aware),
-                "surrogate_found": int(self.known is not None),
-                "control_variates": int(self.learning.control_variates),
-            }
+            facts |= {"noise_aware": int(self.learning.noise_aware), "surrogate_found": int(self.known is not None)}
+            facts["control_variates"] = int(self.control_variates)
         if self.acceptance_test is not None:
             facts["acceptance_test"] = self.acceptance_test
         if self._can_temper:  # a likelihood to a power gives another, wider posterior
@@ -311,10 +305,10 @@ class LearningStep(DPStep):
         if self.learning is None:
             return
         self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
-        if self.known is not None and not self._standardised:  # points stand for themselves
-            self.known = replace(self.known, origin=np.zeros(self.size), axes=np.eye(self.size))
         if self.known is None:
             return
+        if not self._standardised:  # points stand for themselves
+            self.known = replace(self.known, origin=np.zeros(self.size), axes=np.eye(self.size))
         try:
             self.settle(self.known)
         except NUMERICAL_FAILURES:  # it was paid for: nothing is raised

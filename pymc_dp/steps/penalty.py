@@ -35,7 +35,7 @@ from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
+from pymc_dp.steps.transition import Transition
 from pymc_dp.steps.tuning import given_noise, setting, with_given_noise
 
 
@@ -80,7 +80,6 @@ class DPPenalty(LearningStep):
 
     name = "dp_penalty"
     settled = ("proposal",)
-    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
         self,
@@ -209,9 +208,7 @@ class DPMinibatchPenalty(DPPenalty):
         """Return the releases of one chain: a log-ratio of a batch in every iteration."""
         batches = self.known_batches()
         coordinates = 2 if self.clip_diagnostics == "private" else 1
-        request = ReleaseRequest(
-            "log_ratio", tune + draws, 1.0, coordinates, batch_size=batches.batch_size, n_units=batches.n_units
-        )
+        request = ReleaseRequest("log_ratio", tune + draws, 1.0, coordinates, **vars(batches))
         return with_given_noise([request], self.noise_multipliers)
 
     def noise_per_bound(self) -> float:

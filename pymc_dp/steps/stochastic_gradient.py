@@ -262,11 +262,6 @@ class StochasticGradientStep(LearningStep):
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return the releases of one chain: the same number of gradients in every iteration, at the steps' noise."""
         batches, each = self._batches(), self.gradients_per_iteration
-        sampling: dict[str, Any] = (
-            {"sampling_probability": batches.sampling_probability}
-            if isinstance(batches, PoissonBatches)
-            else {"batch_size": batches.batch_size, "n_units": batches.n_units}
-        )
         coordinates = self.size
         if self.clip_diagnostics == "private":  # entries that count: see the batches' `count_factor`
             coordinates += 2 if isinstance(batches, PoissonBatches) else 1
@@ -275,15 +270,14 @@ class StochasticGradientStep(LearningStep):
             groups = [(1.0, (tune + draws) * each)]
         elif self.injected is not None:
             unit = self._noise_unit(self.clip_gradient)
-            noise = [_noise_of_dynamics(self.injected, step_size) / unit for step_size, _ in groups]
             return [
-                batches.releases("gradient", count, multiplier, coordinates)
-                for (_, count), multiplier in zip(groups, noise, strict=True)
+                batches.releases("gradient", count, _noise_of_dynamics(self.injected, step_size) / unit, coordinates)
+                for step_size, count in groups
             ]
         # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
         whole = math.fsum(step_size * count for step_size, count in groups)
         return [
-            ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **sampling)
+            ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **vars(batches))
             for step_size, count in groups
         ]
 

@@ -35,7 +35,7 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import Prelude
 from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
+from pymc_dp.steps.transition import Transition, untested
 
 #: Tuning of NUTS where its mass matrix is known: it finds a step size.
 _TUNING_OF_NUTS = 300
@@ -90,7 +90,6 @@ class DPSurrogateHMC(LearningStep):
     """
 
     name = "dp_surrogate_hmc"
-    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
         self,

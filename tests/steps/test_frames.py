@@ -10,7 +10,7 @@ from against_reference import Problem, by_mode
 from searches import LOST, searches, summary
 
 import pymc_dp as dp
-from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of
@@ -152,7 +152,7 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
         search = SimpleNamespace(
             _chain=SimpleNamespace(
                 n_units=20_000,
-                release=lambda query, counts=counts: SimpleNamespace(value=counts.ravel(), noise_std=1e-9),
+                release=lambda query, counts=counts: Release(query.kind, counts.ravel(), 1e-9, ()),
             ),
             _regression=SimpleNamespace(
                 known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int), gathered=np.zeros((0, 0))
@@ -195,7 +195,7 @@ def test_scores_of_members_keep_their_slope(members, one_row, centred, kinked, k
     structure = np.ones((3, 3), dtype=bool)
     if members:
         structure[0, 1] = structure[1, 0] = False
-    made = SimpleNamespace(value=np.array([1.2, -2.4, 3.6]), noise_std=0.3, where=[np.zeros(3)])
+    made = Release("score", np.array([1.2, -2.4, 3.6]), 0.3, (np.zeros(3),))
     chain = SimpleNamespace(
         prior=SimpleNamespace(hessian=lambda theta: -np.eye(3)),
         n_units=100,
@@ -232,7 +232,7 @@ def test_coordinates_are_weighed_by_their_tails():
     known, scales = np.array([True, True, False, True]), np.array([3])
     search = SimpleNamespace(
         _chain=SimpleNamespace(
-            n_units=n_units, release=lambda query: SimpleNamespace(value=on_all(counts, known), noise_std=1e-9)
+            n_units=n_units, release=lambda query: Release(query.kind, on_all(counts, known), 1e-9, ())
         ),
         _regression=regression_of(known, scales),
         _weights=np.ones(4),

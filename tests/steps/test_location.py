@@ -14,6 +14,7 @@ from searches import of_deviations, searches
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.view import read
+from pymc_dp.release.interface import Release
 from pymc_dp.release.sizes import half_octaves
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
@@ -319,7 +320,7 @@ def test_rows_of_units_are_counted_by_scores_at_a_scale_beyond_all_residuals(noi
         else:
             value = half_octaves(score**2 * query.point.preconditioner[0, 0] ** 2, query.smallest, query.bins).sum(0)
         value = np.array(value, dtype=float)
-        return SimpleNamespace(value=value + noise * generator.normal(size=value.size), noise_std=max(noise, 1e-3))
+        return Release(query.kind, value + noise * generator.normal(size=value.size), max(noise, 1e-3), ())
 
     chain = SimpleNamespace(
         n_units=rows.size,
@@ -438,7 +439,7 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
 
 def test_all_bins_of_norms_together_hold_every_unit():
     noise = np.random.default_rng(3).normal(size=BINS) * 20.0
-    made = SimpleNamespace(value=noise, noise_std=20.0)
+    made = Release("score_sizes", noise, 20.0, ())
     search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, n_units=1000))
     found = Search._histogram(search, np.zeros(1), Frame(np.eye(1), np.eye(1)), "score", 1.0)
     assert found.counts.sum() == pytest.approx(1000.0)

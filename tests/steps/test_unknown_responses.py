@@ -13,6 +13,7 @@ from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.release.interface import Release
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
@@ -122,7 +123,7 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     raw = np.diag([1.0, 0.1, 0.01])
     found = lifted(raw, 0.1, frame, ALL, floor=0.4, nonnegative=False, weights=weights)
     np.testing.assert_allclose(np.diag(found.matrix), [1.0, 0.4, 0.1])
-    released = SimpleNamespace(value=np.zeros(6), noise_std=1.0, kind="early_curvature")
+    released = Release("early_curvature", np.zeros(6), 1.0, ())
     search = object.__new__(Search)
     search._regression, search.structure, search.places = (
         Regression(np.zeros(3), ALL, np.array([2])),

@@ -35,7 +35,7 @@ class Expansion(Found):
     #: The part of the lost length that adds to the bias of the scores' sum.
     bias_of_loss: float
     #: Diagnostics of the surrogate.
-    figures: Mapping[str, float]
+    figures: dict[str, float]
 
     @property
     def beyond(self) -> ExpansionPoint:

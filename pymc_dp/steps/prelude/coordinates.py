@@ -142,12 +142,11 @@ class AccessInCoordinates(ChainAccess):
 
     def release(self, query: Query, noise_multiplier: float | None = None) -> Release:
         """Ask for the same at the parameters, along the same axes. Where that was is said in coordinates."""
-        changes: dict[str, Any] = {}
         if isinstance(point := getattr(query, "point", None), ExpansionPoint):
-            changes["point"] = at_parameters(point, self._coordinates)
+            there: dict[str, Any] = {"point": at_parameters(point, self._coordinates)}
         else:
-            changes["theta"] = self._coordinates.parameters(query.theta)  # type: ignore[attr-defined]
-        made = self._chain.release(replace(query, **changes), noise_multiplier)  # type: ignore[type-var]
+            there = {"theta": self._coordinates.parameters(query.theta)}  # type: ignore[attr-defined]
+        made = self._chain.release(replace(query, **there), noise_multiplier)  # type: ignore[type-var]
         return replace(made, where=query.where)
 
     def multiplier(self, kind: str) -> float:

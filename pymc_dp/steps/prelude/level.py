@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.preconditioned import PreconditionedScore, UpperScore
+from pymc_dp.release.query import Query
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
@@ -30,7 +31,7 @@ from pymc_dp.steps.prelude.newton import (
     representable,
     unpacked,
 )
-from pymc_dp.steps.prelude.search import QUERIES_OF_CURVATURE, Search, halved
+from pymc_dp.steps.prelude.search import QUERIES_OF_CURVATURE, Search, halved, sum_over_units
 
 #: Upper halves of normal scores have the mean .4, in standard deviations: twice that is room for others.
 _MEAN_OF_UPPER = 0.8
@@ -116,9 +117,9 @@ class SearchFromLevel(Search):
             raise FloatingPointError("Noise hides how large curvatures are.")
         bound = representable(settings.CLIP_OF_LEVEL * float(np.exp(mean)))
         point = ExpansionPoint(theta, axes, np.inf, bound)
-        made = self._chain.release(QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, "early_curvature"))
-        packed = np.clip(made.value, -bound * n_units, bound * n_units)  # no sum of units is larger
-        values, vectors = np.linalg.eigh(unpacked(packed, theta.size)[:size, :size])
+        query = QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, "early_curvature")
+        made = sum_over_units(self._chain, query, bound)
+        values, vectors = np.linalg.eigh(unpacked(made.value, theta.size)[:size, :size])
         noise = made.noise_std * float(np.sqrt(size))
         told_by_prior = settings.NOISE_OF_LEVEL * noise * self._relative_information(axes[:, :size], together)
         curvature = (vectors * np.maximum(values, settings.FLOOR_OF_LEVEL * noise)) @ vectors.T + told_by_prior
@@ -149,12 +150,11 @@ class SearchFromLevel(Search):
         if self._chain.knows_responses:
             # Upper halves of normal scores are .4 standard deviations; with one predictor a norm is a squared score.
             point = ExpansionPoint(theta, axes, representable(_MEAN_OF_UPPER * float(np.exp(0.5 * log_curvature))))
-            made = self._chain.release(UpperScore(point, "rise"))
+            query: Query = UpperScore(point, "rise")
         else:
             point = ExpansionPoint(theta, axes, settings.CLIP_OF_LEVEL * float(np.sqrt(size)))
-            made = self._chain.release(PreconditionedScore(point, "rise"))
-        most = point.clip_gradient * self._chain.n_units
-        return np.clip(made.value[:size], -most, most)
+            query = PreconditionedScore(point, "rise")
+        return sum_over_units(self._chain, query, point.clip_gradient).value[:size]
 
     def _log_size_along(self, theta: FloatArray, direction: FloatArray) -> float:
         """Return the logarithm of the mean size of scores along a direction, infinite where noise hides it."""

@@ -50,10 +50,7 @@ class SearchForLocation(Search):
         # Residuals of either sign are clipped, as many of each where they are symmetric.
         self.bias_of_loss = settings.BIAS_OF_LOCATION
         self._rows = 1.0  # of a unit, the mean
-
-    @property
-    def _scale(self) -> int:
-        return int(self._regression.followed[0])
+        self._scale = int(regression.followed[0])
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
@@ -171,10 +168,7 @@ class SearchForLocation(Search):
         return 0.5 * float(np.log(left)), 0.5 * noise / left, 0.5 * bias / left
 
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
-        """Return the clip bound of a score of the scale, and the bias of the mean square that is expected of it.
-
-        The bound in standard deviations of a unit's score.
-        """
+        """Return the clip bound of a score of the scale, in standard deviations, and the bias of the mean square."""
         n_units, unit = self._chain.n_units, self._unit_of_scale
         tail = Tail(self._sizes_along(theta, self._scale, unit, "score_sizes"), n_units)
         # What normal residuals would lose is added again.

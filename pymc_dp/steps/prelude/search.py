@@ -335,30 +335,33 @@ class Search:
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._bisected(self._begun(), first=True)
-        self._measure_from(theta)
+        regression = self._regression
+        if regression.scale_of_censored.any():  # from here on points are in units of the scale of censored rows
+            location = regression.in_predictor & self.places
+            self.coordinates = InUnitsOfScale(theta, location, regression.scale_of_censored)
+            self._chain = AccessInCoordinates(self._chain, self.coordinates)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
-        steps, waits = self._regression.steps, not self._regression.moves_scale_late  # for the third curvature
+        steps, waits = regression.steps, not regression.moves_scale_late  # for the third curvature
         for step in range(steps + 1):
             last = step == steps
-            if self._regression.moves_scale_late and step == max(steps - 1, 1):
+            if regression.moves_scale_late and step == max(steps - 1, 1):
                 theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
-            elif last and not self._regression.moves_scale_late:
+            elif last and not regression.moves_scale_late:
                 theta = self._bisected_late(theta)
             curvature = self._at_size(theta, curvature)
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
-            if step < self._regression.location_steps:
+            if step < regression.location_steps:
                 end = self._at_location(theta, curvature)
-            elif self._regression.follows_growth:
+            elif regression.follows_growth:
                 end, curvature = self._stepped_with_growth(theta, curvature, trusted)
             else:
                 end = self._stepped(theta, curvature, trusted)
             theta, curvature = end, self._at_scale_of(end, theta, curvature)
-            if step < self._regression.middle_curvatures:
-                theta, curvature = self._followed(
-                    theta, self._bisected(theta, first=False), curvature, "middle_curvature"
-                )
+            if step < regression.middle_curvatures:
+                bisected = self._bisected(theta, first=False)
+                theta, curvature = self._followed(theta, bisected, curvature, "middle_curvature")
             arrives = step + 1 >= settings.STEPS_BEFORE_LATE and (self._chain.knows_responses or not self._held)
             if waits and (arrives or step + 1 == steps):
                 waits = False
@@ -368,14 +371,6 @@ class Search:
     def _begun(self) -> FloatArray:
         """Return where the way begins."""
         return self._regression.start
-
-    def _measure_from(self, theta: FloatArray) -> None:
-        """Go on in units of the scale of censored rows: from here on all points are in these coordinates."""
-        regression = self._regression
-        if regression.scale_of_censored.any():
-            location = regression.in_predictor & self.places
-            self.coordinates = InUnitsOfScale(theta, location, regression.scale_of_censored)
-            self._chain = AccessInCoordinates(self._chain, self.coordinates)
 
     def _bisected_late(self, theta: FloatArray) -> FloatArray:
         """Return where a binary search leads to, and what it hardly moves where it was."""
@@ -576,9 +571,9 @@ class Search:
     def _comparable(self, theta: FloatArray) -> Frame:
         """Return a frame in which scores have entries of about the same size, by a histogram for each parameter."""
         n_units = self._chain.n_units
-        made = self._chain.release(CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES))
+        made = sum_over_units(self._chain, CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES), 1.0)
         known, scales = self._regression.known, np.ones(theta.size)
-        counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
+        counts = made.value.reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
         # Every unit is of some member: a histogram of norms shows them.
@@ -602,10 +597,10 @@ class Search:
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        made = self._chain.release(QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, kind))
+        query = QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, kind)
+        made = sum_over_units(self._chain, query, point.clip_curvature)
         self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
-        most = point.clip_curvature * self._chain.n_units
-        raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
+        raw = unpacked(made.value, self.places.size)
         there = self.structure
         if not between_scales:
             of_scales = self._regression.is_scale
@@ -772,9 +767,8 @@ class Search:
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
-        made = self._chain.release(self.score(point, kind))
-        most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
-        value = np.clip(made.value, -most, most) + self._taken_off(point)
+        made = sum_over_units(self._chain, self.score(point, kind), point.clip_gradient)
+        value = made.value + self._taken_off(point)
         kept = self._kept(point)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
         gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
@@ -801,14 +795,13 @@ class Search:
                 along = belief.information[place]
                 unit = float(np.sqrt(along[place] / n_units))
                 bound, bias = self._bound_of_own_score(theta, place, unit)
-                made = self._chain.release(self._score_along(theta, int(place), bound, "scale_score"))
-                found = float(np.clip(made.value[0], -bound * n_units, bound * n_units))
+                made = sum_over_units(self._chain, self._score_along(theta, int(place), bound, "scale_score"), bound)
                 # At other parameters that are off, rows vary more: a scale is found larger, by half their deviance.
                 bias = float(np.hypot(bias, 0.5 * belief.squared_noise))
                 # Noise of the curvature over the distance to the maximum.
                 squared = float(np.sum(belief.information * (belief.noise + belief.bias))) / n_units
                 noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
-                error = found - float(along @ (belief.mean - theta))
+                error = float(made.value[0]) - float(along @ (belief.mean - theta))
                 overshot = regrown(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
                 if overshot is None:
                     belief = informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
@@ -873,9 +866,8 @@ class Search:
         smallest = typical * 2.0 ** (LOWEST_HALF_OCTAVE / 2)
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
         kind = kind or ("score_sizes" if of == "score" else "curvature_sizes")
-        made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
-        n_units = self._chain.n_units
-        counts = np.clip(made.value, -n_units, n_units)
+        made = sum_over_units(self._chain, NormSizes(point, of, smallest, BINS, kind), 1.0)  # type: ignore[arg-type]
+        n_units, counts = self._chain.n_units, made.value
         counts = counts + (n_units - counts.sum()) / BINS  # every unit is in one bin
         return Histogram(counts, made.noise_std, smallest)
 
@@ -1032,14 +1024,19 @@ class Search:
         return np.zeros((theta.size, theta.size))
 
 
+def sum_over_units(chain: ChainAccess, query: Query, bound: float) -> Release:
+    """Release a sum, to which no unit adds more than a bound: it is no larger than all of them together."""
+    made, most = chain.release(query), bound * chain.n_units
+    return replace(made, value=np.clip(made.value, -most, most))
+
+
 def last_step(
     scores: Sequence[KnownScore], curvature: KnownCurvature, places: NDArray[np.bool_]
 ) -> tuple[float, float, FloatArray, float]:
     """Return how much the score fell along the last step, in proportion to what the curvature says, and its noise.
 
-    The curvature is that at the end of the step, along which it has grown as the levels of the scores say.
-
-    And the curvature times the step, and along it.
+    And the curvature times the step, and along it. The curvature is that at the end of the step, along which it has
+    grown as the levels of the scores say.
     """
     before, after = scores[-2:]
     step = np.where(places, after.theta - before.theta, 0.0)

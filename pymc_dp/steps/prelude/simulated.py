@@ -192,28 +192,22 @@ class SearchBySimulation(Search):
 
     def _taken_off(self, point: ExpansionPoint) -> FloatArray:
         """Return what clipping takes off the sum of scores, if rows are as the model has them."""
-        along, kept = self._along(point)
+        along, kept = _along(self._scores_of_rows, point)
         return self._chain.n_units * ((1.0 - kept) @ along) / len(along)
 
     def _kept(self, point: ExpansionPoint) -> float:
         """Return what clipping leaves of the slope of scores, if rows are as the model has them."""
-        along, kept = self._along(point)
+        along, kept = _along(self._scores_of_rows, point)
         squares = np.einsum("ij,ij->i", along, along)
         return max(float(kept @ squares / squares.sum()), settings.LEAST_KEPT)
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score. Of many units, what is added is not known better than so many simulated rows know it."""
         score = super()._score_at(point, frame, bias, kind)
-        along, kept = self._along(point)
+        along, kept = _along(self._scores_of_rows, point)
         squared = np.mean((1.0 - kept) ** 2 * np.einsum("ij,ij->i", along, along)) / len(along)
         by_chance = self._chain.n_units * float(np.sqrt(squared)) / self._kept(point)
         return replace(score, bias=float(np.hypot(score.bias, by_chance)))
-
-    def _along(self, point: ExpansionPoint) -> tuple[FloatArray, FloatArray]:
-        """Return scores of simulated rows along the axes of a point's frame, and the factor that clips each."""
-        along = self._scores_of_rows @ point.preconditioner
-        lengths = np.maximum(np.linalg.norm(along, axis=1), np.finfo(float).tiny)
-        return along, np.minimum(1.0, point.clip_gradient / lengths)
 
     # Curvature ----------------------------------------------------------------------------------------------------
 
@@ -222,9 +216,8 @@ class SearchBySimulation(Search):
         made = super()._curvature_at(point, frame, kind, between_scales=between_scales)
         scores, curvatures = self._rows.scores(point.theta), self._curvatures_of_rows
         finite = np.isfinite(scores).all(axis=1) & np.isfinite(curvatures).all(axis=(1, 2))
-        lengths = np.linalg.norm(scores[finite] @ point.preconditioner, axis=1)
-        lost = 1.0 - np.minimum(1.0, point.clip_gradient / np.maximum(lengths, np.finfo(float).tiny))
-        missed = np.einsum("i,ijk->jk", lost, curvatures[finite]) / max(int(finite.sum()), 1)
+        _, kept = _along(scores[finite], point)
+        missed = np.einsum("i,ijk->jk", 1.0 - kept, curvatures[finite]) / max(int(finite.sum()), 1)
         axes = frame.preconditioner
         return replace(made, raw=made.raw + self._chain.n_units * axes.T @ missed @ axes)
 
@@ -246,6 +239,13 @@ class SearchBySimulation(Search):
         back = late.frame.back[np.ix_(late.places, late.places)]
         matrix = embedded(positive_definite(back @ raw[places] @ back.T, floor=1e-14), late.places)
         return replace(late, matrix=matrix, raw=raw, noise_std=late.noise_std * np.sqrt(part))
+
+
+def _along(scores: FloatArray, point: ExpansionPoint) -> tuple[FloatArray, FloatArray]:
+    """Return scores of rows along the axes of a point's frame, and the factor that clips each."""
+    along = scores @ point.preconditioner
+    lengths = np.maximum(np.linalg.norm(along, axis=1), np.finfo(float).tiny)
+    return along, np.minimum(1.0, point.clip_gradient / lengths)
 
 
 def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
