@@ -34,9 +34,8 @@ from pymc_dp.release.interface import Expanded
 from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
-from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalkStep, scale_of_moves
 from pymc_dp.steps.transition import Transition, untested
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -51,7 +50,7 @@ _AFFORDABLE_BATCH = 64
 _PART_OF_METROPOLIS = 0.6
 
 
-class DPBarker(LearningStep):
+class DPBarker(RandomWalkStep):
     """Differentially private Barker test on batches without replacement.
 
     Parameters
@@ -92,7 +91,6 @@ class DPBarker(LearningStep):
     name = "dp_barker"
     plans_clip_counts = True
     in_chains = "decisions"
-    settled = ("proposal",)
 
     def __init__(
         self,
@@ -108,15 +106,12 @@ class DPBarker(LearningStep):
     ) -> None:
         super().__init__(vars, **shared)
         needed = {"proposal_scale": scale_of_moves(proposal, proposal_scale)}
-        learns = self.learn(prelude, needed, shared.get("model"))
+        self.learn(prelude, needed, shared.get("model"))
         self.temper(tempering)
         self.use_batches(batch_size, n_units)
         if self.batch_size is not None:
             _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
-        scale = self.in_order("proposal_scale", proposal_scale)
-        self.proposal = proposal_of(proposal, scale, learns=learns)
-        self._standardised = scale_of_moves(proposal, scale) is None
-        self.aimed_acceptance = _PART_OF_METROPOLIS * self.proposal.aimed_acceptance if self._standardised else None
+        self.move_by(proposal, proposal_scale, part_of_aim=_PART_OF_METROPOLIS)
         self.start()
 
     def default_batch_size(self, n_units: int) -> int:
@@ -141,17 +136,13 @@ class DPBarker(LearningStep):
 
     def start(self) -> None:
         """Begin a new walk."""
-        self.proposal.start(self.rng, self.size)
+        super().start()
         #: The latest moves that were decided on since clipped units were last counted.
         self._moves: deque[tuple[FloatArray, FloatArray] | Expanded] = deque(maxlen=_COUNTED_MOVES)
 
     def suitable_draws(self) -> int:
         """Return as many as are affordable: every decision costs."""
         return _AFFORDABLE_DRAWS
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal = self.proposal.stretched(factor, self.rng, self.size)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the curator decide."""

@@ -32,14 +32,13 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.arguments import SharedArguments
-from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalkStep, scale_of_moves
 from pymc_dp.steps.transition import Transition
 from pymc_dp.steps.tuning import given_noise, setting, with_given_noise
 
 
-class DPPenalty(LearningStep):
+class DPPenalty(RandomWalkStep):
     """Differentially private random-walk Metropolis–Hastings with the penalty test.
 
     Parameters
@@ -79,7 +78,6 @@ class DPPenalty(LearningStep):
     """
 
     name = "dp_penalty"
-    settled = ("proposal",)
 
     def __init__(
         self,
@@ -103,10 +101,7 @@ class DPPenalty(LearningStep):
         needed = {"clip_log_ratio": clip_log_ratio, "proposal_scale": scale_of_moves(proposal, proposal_scale)}
         learns = self.learn(prelude, needed, shared.get("model"))
         self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
-        scale = self.in_order("proposal_scale", proposal_scale)
-        self.proposal = proposal_of(proposal, scale, learns=learns)
-        self._standardised = scale_of_moves(proposal, scale) is None
-        self.aimed_acceptance = self.proposal.aimed_acceptance if self._standardised else None
+        self.move_by(proposal, proposal_scale)
         self.noise_multipliers = given_noise(noise_multipliers, (self.kind,))
         self.temper(tempering)
         self.start()
@@ -123,14 +118,6 @@ class DPPenalty(LearningStep):
     def suitable_draws(self) -> int:
         """Return how many draws make about a hundred that are independent: a random walk is slow."""
         return min(1000 + 200 * self.size, 5000)
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal = self.proposal.stretched(factor, self.rng, self.size)
-
-    def start(self) -> None:
-        """Begin a new walk."""
-        self.proposal.start(self.rng, self.size)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and accept it by the penalty test."""

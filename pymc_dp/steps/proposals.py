@@ -1,4 +1,4 @@
-"""Random-walk proposals, as small objects: write another by keeping to `Proposal`.
+"""Random-walk proposals, as small objects: write another by keeping to `Proposal`. And steps that move by them.
 
 How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
 distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.steps.learning_step import LearningStep
 
 
 class Proposal(ABC):
@@ -157,18 +158,34 @@ def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
     return proposal_scale if isinstance(proposal, str) else proposal
 
 
-def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, *, learns: bool) -> Proposal:
-    """Return the proposal that a sampler was asked for, by name or as an object; a learned scale is 1 at first."""
-    if isinstance(proposal, Proposal):
-        if proposal_scale is not None:
-            raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
-        return proposal
-    kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
-    if proposal_scale is None and learns:
-        return kind(1.0)
-    if proposal_scale is None:
-        raise InvalidArgument(
-            "proposal_scale is required (about the posterior's standard deviations). Choose it from public knowledge "
-            "or on simulated data of the same shape, never on the data to be protected."
-        )
-    return kind(proposal_scale)
+class RandomWalkStep(LearningStep):
+    """A step that moves by a `Proposal`: a prelude says how far, where nothing else does."""
+
+    settled = ("proposal",)
+
+    def move_by(self, proposal: Any, proposal_scale: Any, *, part_of_aim: float = 1.0) -> None:
+        """Take a proposal, by name or as an object; a pilot aims at this part of the acceptance that it aims at."""
+        scale = self.in_order("proposal_scale", proposal_scale)
+        self._standardised = isinstance(proposal, str) and scale is None
+        if isinstance(proposal, Proposal):
+            if scale is not None:
+                raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
+            self.proposal = proposal
+            return
+        kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
+        if scale is None and self.learning is None:
+            raise InvalidArgument(
+                "proposal_scale is required (about the posterior's standard deviations). Choose it from public "
+                "knowledge or on simulated data of the same shape, never on the data to be protected."
+            )
+        self.proposal = kind(1.0 if scale is None else scale)
+        if self._standardised:
+            self.aimed_acceptance = part_of_aim * self.proposal.aimed_acceptance
+
+    def start(self) -> None:
+        """Begin a new walk."""
+        self.proposal.start(self.rng, self.size)
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal = self.proposal.stretched(factor, self.rng, self.size)

@@ -74,9 +74,8 @@ _TRUSTED = 8.0
 #: added again, outliers are found by it. Of .02 and .05 on thirty linear tables the second was better where there are
 #: outliers, by up to a third; elsewhere errors were .01 to .03 posterior standard deviations larger.
 _LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = 0.02, 0.05
-#: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
-#: split between a histogram of remainders and sums of them at so many draws. And at how many it is computed where it
-#: costs nothing.
+#: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; how it is split
+#: between a histogram of remainders and sums at so many draws; and at how many it is computed where that is free.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS, _DRAWS_WITHOUT_RELEASE = 0.02, 0.3, 10, 50
 #: Part of the cost that tells how many units there are, where that is protected. Noise of a single release of the
 #: whole budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.

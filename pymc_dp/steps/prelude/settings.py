@@ -137,8 +137,7 @@ MOST_OWN_SCORES, OWN_SCORES = 3, 2
 #: Answers of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
 FIRST_BISECTIONS, LATER_BISECTIONS = 8, 5
 FIRST_REACH, LATER_REACH = 16.0, 2.5
-#: Scores of a logarithm are cut to this in binary searches: of a normal log sigma, this moves the zero by .06 and saves
-#: noise.
+#: Scores of a logarithm are cut to this in binary searches. It saves noise, and moves the zero of a log sigma by .06.
 CLIP_OF_BISECTION = 3.0
 #: A sum within this many standard deviations of its noise says nothing: in the first binary search the prior's slope
 #: decides, in later ones nothing moves.
@@ -171,8 +170,7 @@ GROWTH_OF_TRUST = 2.0
 #: What a noisy score takes off a curvature along bent coordinates leaves this part of the largest eigenvalue, or more.
 #: Of .005, .03, .1 and .25 on three tables with rare events the first two were as good, the last twice as far off.
 LEAST_OF_BENT = 0.03
-#: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
-#: and fro.
+#: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola: steps overshoot.
 MOST_STEP_OF_SCALE = 1.0
 #: How many times as large as the curvature says, or as small, a change of the score has to be, beyond its noise, before
 #: the curvature is corrected: with less than half the true one, steps overshoot to and fro and never end. It is never
@@ -236,8 +234,7 @@ POWER_OF_TAILS = 0.125
 ROOM_FOR_RARE_CURVATURES, ROOM_FOR_RARE = 2.0, 1.4
 #: So many units a histogram of norms does not show, in standard deviations of a bin: five in each of two bins.
 HIDDEN_UNITS = 10.0
-#: Noise of counts by octave hides no more than so many times the squares that are seen. With 1 in its place errors were
-#: about the same.
+#: Noise of counts by octave hides no more than so many times the squares that are seen. (1 in its place was as good.)
 MOST_UNSEEN = 3.0
 #: Members of groups count the less the more there are to each other parameter, by this power of that number: noise is
 #: in proportion to a norm that is nearly all theirs. The mean squared errors of both kinds add up to the least at 1/4;
@@ -253,8 +250,7 @@ MOST_NOISE_OF_CURVATURE = 0.5
 FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)
 #: Of the location of a normal regression several releases are one matrix: what is small in all of them is small.
 FLOOR_OF_LOCATION = 0.15
-#: By how many standard deviations of its noise a clipping loss has to be more than histograms say, before outliers are
-#: taken for the reason.
+#: By how many standard deviations of its noise a clipping loss is more than histograms say, if outliers are the reason.
 CLEAR_OUTLIERS = 2.5
 #: How many times as far out squares are cut in a second score of the scale; by how many standard deviations of its
 #: noise it has to be larger to take the place of the first, for by chance it would be as far off; and what part of the
