@@ -30,6 +30,7 @@ from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.expansion import each_clipped_difference
 
 N, GROUPS, COLUMNS, PEOPLE = 23, 4, 3, 8
 GRID = 2.0**-30
@@ -331,8 +332,8 @@ def sums(rows, units):
     yield "gradient", rows.clipped_gradient(theta, bound, GRID)
     yield "gradient of a batch", rows.clipped_gradient(theta, bound, GRID, units=units)
     yield "log-ratio", rows.clipped_log_ratio(theta, theta_new, bound, GRID)
-    log_ratios, _ = rows.clipped_log_ratios(theta, theta_new, bound, GRID, units)
-    yield "log-ratios of a batch", log_ratios
+    both = (rows.unit_log_likelihoods(point, units) for point in (theta, theta_new))
+    yield "log-ratios of a batch", each_clipped_difference(*both, bound, GRID)[0]
     centre = ExpansionPoint(theta, np.eye(size), bound, bound)
     expansion = rows.expansion(centre)
     old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))

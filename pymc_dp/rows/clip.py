@@ -15,7 +15,7 @@ neighbours. No fast-math: the compiler may not assume that a number is finite.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,12 @@ _BLOCK = 128
 _SQRT2 = math.sqrt(2.0)
 #: What is added to a sum of probabilities, relative to the largest: less is below the rounding of the sum.
 _LEAST_LOGARITHM = -37.0
+
+
+def _compiled[Function: Callable[..., Any]](function: Function) -> Function:
+    """Compile a function when it is first called; to whoever checks types it is the same."""
+    compiled: Function = njit(**_OPTIONS)(function)
+    return compiled
 
 
 def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:
@@ -94,14 +100,16 @@ def add_outer_squares(
         squares[i] += (vector_squares[i] + _TINY) * (of_slopes[i] + _TINY)
 
 
-@njit(**_OPTIONS)
-def write_vector_squares(vectors: FloatArray, squares: FloatArray) -> None:
-    """Write the squared norm of every vector, shape (rows, size)."""
+@_compiled
+def vector_squares(vectors: FloatArray) -> FloatArray:
+    """Return the squared norm of every vector, shape (rows, size)."""
+    squares = np.empty(len(vectors))
     for i in range(squares.size):
         total = 0.0
         for j in range(vectors.shape[1]):
             total += vectors[i, j] * vectors[i, j]
         squares[i] = total
+    return squares
 
 
 # Factors ------------------------------------------------------------------------------------------------------------
@@ -121,13 +129,12 @@ def to_factors(squares: FloatArray, n: int, bound: float) -> int:
     return n_clipped
 
 
-@njit(**_OPTIONS)
-def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> None:
-    """Lower every weight so that it shortens a vector of squared norm `squares` to `bound`; 0 where not finite."""
-    for i in range(squares.size):
-        norm = math.sqrt(squares[i])
-        if not norm <= bound:
-            weights[i] = min(weights[i], bound / norm) if norm < np.inf else 0.0
+def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> FloatArray:
+    """Return weights lowered so that they shorten vectors of squared norm `squares` to `bound`; 0 where not finite."""
+    norms = np.sqrt(squares)
+    with np.errstate(all="ignore"):
+        lowered = np.where(norms < np.inf, np.minimum(weights, bound / norms), 0.0)
+    return np.where(norms <= bound, weights, lowered)
 
 
 # Truncated sums -----------------------------------------------------------------------------------------------------
@@ -192,7 +199,7 @@ def add_gathered(
 # All of it ----------------------------------------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
+@_compiled
 def add_clipped(
     slopes: FloatArray,
     vectors: tuple[FloatArray, ...],
@@ -231,18 +238,14 @@ def add_clipped(
     return n_clipped
 
 
-@njit(**_OPTIONS)
 def add_in_order(sums: IntArray, parts: IntArray, total: IntArray) -> None:
     """Add the sums of `add_clipped` to `total`, those of outer products by entry of the vector, as variables are."""
-    for p in range(parts.shape[0]):
-        k, size, offset = parts[p, 2], parts[p, 3], parts[p, 5]
-        for m in range(k):
-            for j in range(size):
-                place = m * size + j if parts[p, 0] == PRODUCT else j * k + m
-                total[offset + j * k + m] += sums[offset + place]
+    for kind, _first, k, size, _factor, offset in parts:
+        of_part = sums[offset : offset + k * size]
+        total[offset : offset + k * size] += of_part.reshape(k, size).T.ravel() if kind == PRODUCT else of_part
 
 
-@njit(**_OPTIONS)
+@_compiled
 def add_clipped_columns(columns: FloatArray, bound: float, steps_per_one: float, total: IntArray) -> int:
     """Add the columns of `columns` (size, units), each clipped to `bound` and truncated, to `total` (size,).
 
@@ -259,95 +262,61 @@ def add_clipped_columns(columns: FloatArray, bound: float, steps_per_one: float,
 # Differences --------------------------------------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS, forceinline=True)
-def _clipped_difference(new: float, old: float, bound: float, steps_per_one: float) -> int:
-    """Return ``new - old``, clipped and truncated; 0 for what is no number.
+@_compiled
+def clipped_differences(new: FloatArray, old: FloatArray, bound: float, steps_per_one: float) -> tuple[IntArray, int]:
+    """Return ``new - old`` of every unit, clipped and truncated, and how many were clipped; 0 for what is no number.
 
-    Odd in (new, old), as the penalty test needs: swapping them changes the sign of the result and nothing else.
+    Odd in (new, old), as the penalty test needs: swapping them changes the signs and nothing else.
     """
-    difference = new - old
-    if abs(difference) <= bound:
-        return int(difference * steps_per_one)
-    if difference > 0.0:
-        return int(bound * steps_per_one)
-    if difference < 0.0:
-        return -int(bound * steps_per_one)
-    return 0
-
-
-@njit(**_OPTIONS)
-def write_clipped_differences(
-    new: FloatArray, old: FloatArray, bound: float, steps_per_one: float, out: IntArray
-) -> int:
-    """Write clipped, truncated ``new - old`` of every unit into `out` and return how many were clipped."""
-    n_clipped = 0
+    out = np.empty(new.size, dtype=np.int64)
+    n_clipped, largest = 0, int(bound * steps_per_one)
     for u in range(new.size):
-        n_clipped += 0 if abs(new[u] - old[u]) <= bound else 1
-        out[u] = _clipped_difference(new[u], old[u], bound, steps_per_one)
-    return n_clipped
+        difference = new[u] - old[u]
+        if abs(difference) <= bound:
+            out[u] = int(difference * steps_per_one)
+        else:
+            n_clipped += 1
+            out[u] = largest if difference > 0.0 else -largest if difference < 0.0 else 0
+    return out, n_clipped
 
 
-@njit(**_OPTIONS)
-def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
-    """Write the lengths that weights take off vectors of squared norm `squares`, in bounds and at most 1."""
-    for i in range(squares.size):
-        clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
-        out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite loses its whole score
+def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float) -> FloatArray:
+    """Return the lengths that weights take off vectors of squared norm `squares`, in bounds and at most 1."""
+    with np.errstate(all="ignore"):
+        clipping_loss = (1.0 - weights) * np.sqrt(squares) / bound
+    return np.fmin(clipping_loss, 1.0)  # a unit that is not finite loses its whole score
 
 
-@njit(**_OPTIONS)
 def weighted_remainders(
-    values: FloatArray,
-    slopes: FloatArray,
-    curvatures: FloatArray,
-    weights: FloatArray,
-    curvature_weights: FloatArray,
-    out: FloatArray,
-) -> None:
-    """Write every unit's weighted value less slope, plus half its weighted curvature; at a weight of 0 it is 0."""
-    for i in range(values.size):
-        out[i] = 0.0
-        if weights[i] > 0.0:
-            out[i] = weights[i] * (values[i] - slopes[i])
-        if curvature_weights[i] > 0.0:
-            out[i] += 0.5 * curvature_weights[i] * curvatures[i]
+    values: FloatArray, slopes: FloatArray, curvatures: FloatArray, weights: FloatArray, curvature_weights: FloatArray
+) -> FloatArray:
+    """Return every unit's weighted value less slope, plus half its weighted curvature; at a weight of 0 it is 0."""
+    with np.errstate(all="ignore"):
+        first_order = np.where(weights > 0.0, weights * (values - slopes), 0.0)
+        return first_order + np.where(curvature_weights > 0.0, 0.5 * curvature_weights * curvatures, 0.0)
 
 
 # Probabilities of the responses that rows could have had ------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
-def write_near(logs: FloatArray, far: float, near: NDArray[np.bool_]) -> None:
-    """Write where the response, or the next one, is less than `far` below the unit's largest, (responses, units)."""
-    n_responses, n = logs.shape
-    lowest = np.full(n, -np.inf)
-    for k in range(n_responses):
-        for i in range(n):
-            if logs[k, i] - far > lowest[i]:  # noqa: PLR1730  what is no number is passed over
-                lowest[i] = logs[k, i] - far
-    for k in range(n_responses):
-        following = logs[min(k + 1, n_responses - 1)]
-        for i in range(n):
-            near[k, i] = (logs[k, i] >= lowest[i]) | (following[i] >= lowest[i])
+def are_near(logs: FloatArray, far: float) -> NDArray[np.bool_]:
+    """Return where the response, or the next one, is less than `far` below the unit's largest, (responses, units)."""
+    with np.errstate(all="ignore"):
+        near = logs >= np.fmax.reduce(logs, axis=0, initial=-np.inf) - far
+    return np.asarray(near | np.concatenate([near[1:], near[-1:]]))
 
 
-@njit(**_OPTIONS)
-def write_probabilities(
-    logs: FloatArray,
-    stand_for: FloatArray,
-    asked: IntArray,
-    strides: NDArray[np.uint8],
-    step: int,
-    least: float,
-    out: FloatArray,
-    occur: NDArray[np.bool_],
-) -> None:
-    """Write the probabilities of responses, shape (responses, units), by the same steps for each unit.
+@_compiled
+def probabilities(
+    logs: FloatArray, stand_for: FloatArray, asked: IntArray, strides: NDArray[np.uint8], step: int, least: float
+) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return the probabilities of responses, shape (responses, units), by the same steps for each unit.
 
     A response counts where its number in `asked` is a multiple of the unit's stride there: a power of 2, one for each
-    `step` responses. Probabilities up to `least` are 0; `occur` says which are more in some unit.
+    `step` responses. Probabilities up to `least` are 0; the second array says which are more in some unit.
     """
     n_responses, n = logs.shape
+    out, occur = np.empty((n_responses, n)), np.zeros(n_responses, dtype=np.bool_)
     largest, total = np.full(n, -np.inf), np.zeros(n)
     for k in range(n_responses):
         for i in range(n):
@@ -368,18 +337,18 @@ def write_probabilities(
             share = out[k, i] / total[i] if 0.0 < total[i] < np.inf else 0.0
             out[k, i] = share if share > least else 0.0
             occur[k] |= share > least
+    return out, occur
 
 
-@njit(**_OPTIONS)
-def lower_to_bound(
-    slopes: FloatArray, probabilities: FloatArray, roots: FloatArray, bound: float, kept: FloatArray
-) -> None:
-    """Write by which factor the score with each response is clipped to `bound`, shape (responses, units).
+@_compiled
+def kept_of_scores(slopes: FloatArray, weights: FloatArray, roots: FloatArray, bound: float) -> FloatArray:
+    """Return by which factor the score with each response is clipped to `bound`, shape (responses, units).
 
     `slopes` have the shape (slopes, responses, units). A score's length is that of the products of its slopes with
-    `roots` (roots, slopes, units). The factor is 1 where the probability is zero.
+    `roots` (roots, slopes, units). The factor is 1 where the response's weight is zero.
     """
     n_roots, n_slopes, n = roots.shape
+    kept = np.empty(weights.shape)
     squares, along = np.empty(_BLOCK), np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
         end = min(begin + _BLOCK, n)
@@ -395,47 +364,44 @@ def lower_to_bound(
                     squares[i] += along[i] * along[i]
             for i in range(end - begin):
                 length = math.sqrt(squares[i])
-                clipped = length > bound and probabilities[which, begin + i] > 0.0
+                clipped = length > bound and weights[which, begin + i] > 0.0
                 kept[which, begin + i] = bound / length if clipped else 1.0
+    return kept
 
 
-@njit(**_OPTIONS)
-def write_mean_slopes(slopes: FloatArray, weights: FloatArray, out: FloatArray) -> None:
-    """Write the sum over responses of weights times slopes into `out` (slopes, units); nothing where a weight is 0."""
+@_compiled
+def mean_slopes(slopes: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the sum over responses of weights times slopes, shape (slopes, units); nothing where a weight is 0."""
     n_slopes, n_responses, n = slopes.shape
-    out[:] = 0.0
+    out = np.zeros((n_slopes, n))
     for m in range(n_slopes):
         for which in range(n_responses):
             for i in range(n):
                 if weights[which, i] > 0.0:
                     out[m, i] += weights[which, i] * slopes[m, which, i]
+    return out
 
 
-@njit(**_OPTIONS)
-def write_each_root(slopes: FloatArray, weights: FloatArray, roots: FloatArray) -> None:
-    """Write slopes times the roots of weights into `roots`, shape (responses, slopes, units)."""
-    n_slopes, n_responses, n = slopes.shape
-    for which in range(n_responses):
-        for m in range(n_slopes):
-            for i in range(n):
-                roots[which, m, i] = 0.0
-                if weights[which, i] > 0.0:
-                    roots[which, m, i] = math.sqrt(weights[which, i]) * slopes[m, which, i]
+def roots_of_each(slopes: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return slopes times the roots of weights, shape (responses, slopes, units)."""
+    with np.errstate(all="ignore"):
+        found = np.where(weights > 0.0, np.sqrt(weights) * slopes, 0.0)
+    return np.ascontiguousarray(found.swapaxes(0, 1))
 
 
-@njit(**_OPTIONS)
-def write_roots(slopes: FloatArray, weights: FloatArray, roots: FloatArray) -> None:
-    """Write vectors of slopes whose outer products add up to the weighted sum of those of all responses.
+@_compiled
+def roots_of_sum(slopes: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return vectors of slopes whose outer products add up to the weighted sum of those of all responses.
 
-    They are the columns of its triangular root: ``roots[a, b]`` first holds the entry (b, a) of the sum, and nothing
-    for b below a. `roots` has the shape (slopes, slopes, units). Whatever roundings are: a sum of outer products has no
-    negative eigenvalue.
+    They are the columns of its triangular root, shape (slopes, slopes, units): ``found[a, b]`` first holds the entry
+    (b, a) of the sum, and nothing for b below a. Whatever roundings are: a sum of outer products has no negative
+    eigenvalue.
     """
     n_slopes, n_responses, n = slopes.shape
-    roots[:] = 0.0
+    found = np.zeros((n_slopes, n_slopes, n))
     for a in range(n_slopes):
         for b in range(a, n_slopes):
-            total = roots[a, b]
+            total = found[a, b]
             for which in range(n_responses):
                 one, other, weight = slopes[a, which], slopes[b, which], weights[which]
                 for i in range(n):
@@ -443,37 +409,40 @@ def write_roots(slopes: FloatArray, weights: FloatArray, roots: FloatArray) -> N
                         total[i] += weight[i] * one[i] * other[i]
     for a in range(n_slopes):
         for i in range(n):
-            root = math.sqrt(roots[a, a, i])
+            root = math.sqrt(found[a, a, i])
             inverse = 1.0 / root if root > 0.0 else 0.0  # rounding may leave a negative number of what is zero
             for b in range(a, n_slopes):
-                roots[a, b, i] *= inverse
+                found[a, b, i] *= inverse
         for b in range(a + 1, n_slopes):
             for c in range(b, n_slopes):
                 for i in range(n):
-                    roots[b, c, i] -= roots[a, b, i] * roots[a, c, i]
+                    found[b, c, i] -= found[a, b, i] * found[a, c, i]
+    return found
 
 
 # Rows and units, vectors and directions -----------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
-def sum_rows_of_units(columns: FloatArray, starts: IntArray, units: FloatArray) -> None:
-    """Write the sum of the columns of every unit into `units`, shape (size, units), in the order of the rows."""
+@_compiled
+def sum_rows_of_units(columns: FloatArray, starts: IntArray) -> FloatArray:
+    """Return the sum of the columns of every unit, shape (size, units), in the order of the rows."""
+    units = np.empty((len(columns), starts.size - 1))
     for j in range(columns.shape[0]):
         for u in range(starts.size - 1):
             total = columns[j, starts[u]]
             for i in range(starts[u] + 1, starts[u + 1]):
                 total += columns[j, i]
             units[j, u] = total
+    return units
 
 
-@njit(**_OPTIONS)
-def write_dense(
-    slopes: FloatArray, vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, out: FloatArray
-) -> None:
-    """Write contributions out of their factors, one column for each unit, into `out`, shape (parameters, units)."""
-    out[:] = 0.0
-    n = out.shape[1]
+@_compiled
+def dense(
+    slopes: FloatArray, vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, size_of_all: int
+) -> FloatArray:
+    """Return contributions out of their factors, one column for each unit, shape (`size_of_all`, units)."""
+    n = slopes.shape[1]
+    out = np.zeros((size_of_all, n))
     for p in range(parts.shape[0]):
         kind, first, k, size, factor, offset = parts[p]
         for m in range(k):
@@ -493,19 +462,19 @@ def write_dense(
             else:
                 for i in range(n):
                     out[offset + m, i] = slope[i]
+    return out
 
 
-@njit(**_OPTIONS)
-def write_axes(  # noqa: PLR0912  five indices
-    vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, matrix: FloatArray, axes: FloatArray
-) -> None:
-    """Write what a slope of 1 is along the columns of `matrix` (parameters, k), for slopes that a factor goes with.
+@_compiled
+def axes_of(  # noqa: PLR0912  five indices
+    vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, matrix: FloatArray, n_factored: int, n: int
+) -> FloatArray:
+    """Return what a slope of 1 is along the columns of `matrix` (parameters, k), for slopes that a factor goes with.
 
-    `axes`, shape (such slopes, k, units), is the same whatever the slopes are. Each unit's is by itself.
+    Shape (`n_factored` such slopes, k, `n` units): the same whatever the slopes are. Each unit's is by itself.
     """
-    n_ways, n = axes.shape[1:]
-    axes[:] = 0.0
-    place = 0
+    n_ways, place = matrix.shape[1], 0
+    axes = np.zeros((n_factored, n_ways, n))
     for p in range(parts.shape[0]):
         kind, k, size, factor, offset = parts[p, 0], parts[p, 2], parts[p, 3], parts[p, 4], parts[p, 5]
         if kind == PRODUCT:
@@ -530,22 +499,21 @@ def write_axes(  # noqa: PLR0912  five indices
                         if 0 <= group < size:
                             axes[place + m, way, i] = matrix[offset + group * k + m, way]
         place += k if kind != DENSE else 0
+    return axes
 
 
-@njit(**_OPTIONS)
-def write_along(
-    slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: FloatArray, start: int, out: FloatArray
-) -> None:
-    """Write contributions of `slopes` (slopes, units) along columns of `matrix` from `start` on into `out` (k, units).
+@_compiled
+def along(slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: FloatArray, start: int) -> FloatArray:
+    """Return contributions of `slopes` (slopes, units) along columns of `matrix` from `start` on, shape (k, units).
 
-    `axes` are from `write_axes`. The order of additions is the same for every unit.
+    `axes` are from `axes_of`. The order of additions is the same for every unit.
     """
-    n_ways, n = out.shape
+    n_ways, n = matrix.shape[1] - start, slopes.shape[1]
+    out = np.zeros((n_ways, n))
     for begin in range(0, n, _BLOCK):
         end = min(begin + _BLOCK, n)
         for way in range(n_ways):
             total, place = out[way, begin:end], 0
-            total[:] = 0.0
             for p in range(parts.shape[0]):
                 kind, first, k, offset = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 5]
                 for m in range(k):
@@ -559,12 +527,14 @@ def write_along(
                         number = matrix[offset + m, start + way]
                         for i in range(total.size):
                             total[i] += slope[i] * number
+    return out
 
 
-@njit(**_OPTIONS)
-def write_packed(columns: FloatArray, out: FloatArray) -> None:
-    """Write the sum of outer products of `columns` (products, size, units) with themselves, packed, into `out`."""
+@_compiled
+def packed_products(columns: FloatArray) -> FloatArray:
+    """Return the sum of outer products of `columns` (products, size, units) with themselves, packed."""
     n_products, size, n = columns.shape
+    out = np.zeros((size * (size + 1) // 2, n))
     for begin in range(0, n, _BLOCK):
         end = min(begin + _BLOCK, n)
         place = 0
@@ -572,7 +542,6 @@ def write_packed(columns: FloatArray, out: FloatArray) -> None:
             for j in range(i, size):
                 total = out[place, begin:end]
                 place += 1
-                total[:] = 0.0
                 for r in range(n_products):
                     one, other = columns[r, i, begin:end], columns[r, j, begin:end]
                     for u in range(total.size):
@@ -580,13 +549,14 @@ def write_packed(columns: FloatArray, out: FloatArray) -> None:
                 if i != j:
                     for u in range(total.size):
                         total[u] *= _SQRT2
+    return out
 
 
-@njit(**_OPTIONS)
-def add_packed_squares(columns: FloatArray, squares: FloatArray) -> None:
-    """Add the squared norms of what `write_packed` writes: those of all inner products."""
+@_compiled
+def squares_of_packed_products(columns: FloatArray) -> FloatArray:
+    """Return the squared norms of what `packed_products` returns: those of all inner products."""
     n_products, size, n = columns.shape
-    inner = np.empty(_BLOCK)
+    squares, inner = np.zeros(n), np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
         end = min(begin + _BLOCK, n)
         for r in range(n_products):
@@ -599,21 +569,23 @@ def add_packed_squares(columns: FloatArray, squares: FloatArray) -> None:
                 times = 1.0 if r == other else 2.0
                 for u in range(begin, end):
                     squares[u] += times * (inner[u - begin] * inner[u - begin])
+    return squares
 
 
-@njit(**_OPTIONS)
-def times_matrix(columns: FloatArray, matrix: FloatArray, out: FloatArray) -> None:
-    """Write ``matrix.T @ columns`` into `out` in a fixed order of additions, so that no unit's bits know the others.
+@_compiled
+def times_matrix(columns: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return ``matrix.T @ columns`` in a fixed order of additions, so that no unit's bits know the others.
 
-    `columns` has the shape (size, units), `matrix` (size, k), `out` (k, units).
+    `columns` has the shape (size, units), `matrix` (size, k), the product (k, units).
     """
     n = columns.shape[1]
+    out = np.zeros((matrix.shape[1], n))
     for begin in range(0, n, 256):
         end = min(begin + 256, n)
         for k in range(matrix.shape[1]):
             total = out[k, begin:end]
-            total[:] = 0.0
             for j in range(matrix.shape[0]):
                 column, number = columns[j, begin:end], matrix[j, k]
                 for i in range(total.size):
                     total[i] += column[i] * number
+    return out

@@ -38,9 +38,7 @@ class Contributions:
 
     def dense(self, parts: Sequence[Part], offsets: Sequence[int | None], size: int) -> FloatArray:
         """Return them written out, shape (size, rows)."""
-        columns = np.empty((size, self.slopes.shape[1]))
-        clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)
-        return columns
+        return clip.dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), size)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,9 +60,8 @@ class Axes:
         """Return those of the rows that `found` is of."""
         layout, matrix = clip.layout(parts, offsets), np.ascontiguousarray(matrix)
         n_factored = sum(part.k for part in parts if part.kind != DENSE)
-        along = np.empty((n_factored, matrix.shape[1], found.slopes.shape[-1]))
-        clip.write_axes(found.vectors, found.indices, layout, matrix, along)
-        return cls(layout, matrix, along)
+        n_rows = found.slopes.shape[-1]
+        return cls(layout, matrix, clip.axes_of(found.vectors, found.indices, layout, matrix, n_factored, n_rows))
 
     def whole(self) -> FloatArray:
         """Return what a slope of 1 is along the columns, shape (slopes, k, rows)."""
@@ -89,9 +86,7 @@ class Axes:
 
         In a fixed order of additions, so that no row's bits know the others.
         """
-        out = np.empty((self.matrix.shape[1] - first, slopes.shape[-1]))
-        clip.write_along(slopes, self.along, self.parts, self.matrix, first, out)
-        return out
+        return clip.along(slopes, self.along, self.parts, self.matrix, first)
 
 
 def vectors_of(chunk: Chunk, tables: Sequence[int]) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:

@@ -49,20 +49,15 @@ class OfResponses:
 
     def kept(self, bound: float) -> FloatArray:
         """Return by which factor every score is clipped to the bound, shape (responses, rows)."""
-        kept = np.ones(self.probabilities.shape)
-        if np.isfinite(bound):
-            whole = self.axes.whole()
-            n_slopes, n_ways, n_rows = whole.shape
-            roots = np.empty((n_slopes, n_slopes, n_rows))
-            clip.write_roots(whole, np.ones((n_ways, n_rows)), roots)
-            clip.lower_to_bound(self.slopes, self.probabilities, roots, bound, kept)
-        return kept
+        if not np.isfinite(bound):
+            return np.ones(self.probabilities.shape)
+        whole = self.axes.whole()
+        roots = clip.roots_of_sum(whole, np.ones(whole.shape[1:]))
+        return clip.kept_of_scores(self.slopes, self.probabilities, roots, bound)
 
     def mean(self, weights: FloatArray) -> FloatArray:
         """Return the mean of the scores, each times its weight, shape (k, rows)."""
-        slopes = np.empty((len(self.slopes), weights.shape[1]))
-        clip.write_mean_slopes(self.slopes, self.probabilities * weights, slopes)
-        return self.axes.times(slopes)
+        return self.axes.times(clip.mean_slopes(self.slopes, self.probabilities * weights))
 
     def upper(self) -> FloatArray:
         """Return the mean of the scores with responses above each row's median, shape (k, rows).
@@ -76,8 +71,7 @@ class OfResponses:
         """Return the mean squared slope, the least of all slopes that the matrix moves, shape (rows,)."""
         least = np.full(self.probabilities.shape[1], np.inf)
         for slope in self.axes.moved():
-            root = np.empty((1, 1, least.size))
-            clip.write_roots(self.slopes[slope : slope + 1], self.probabilities, root)
+            root = clip.roots_of_sum(self.slopes[slope : slope + 1], self.probabilities)
             np.minimum(least, root[0, 0] ** 2, out=least)
         return least
 
@@ -86,9 +80,8 @@ class OfResponses:
 
         Each times its weight.
         """
-        n_slopes, n_responses, n_rows = self.slopes.shape
-        roots = np.empty((n_responses if self.are_all else n_slopes, n_slopes, n_rows))
-        (clip.write_each_root if self.are_all else clip.write_roots)(self.slopes, self.probabilities * weights, roots)
+        weights = self.probabilities * weights
+        roots = (clip.roots_of_each if self.are_all else clip.roots_of_sum)(self.slopes, weights)
         return np.array([self.axes.times(root) for root in roots])
 
 

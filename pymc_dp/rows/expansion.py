@@ -93,35 +93,29 @@ class UnitExpansion:
     def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units
         self._centre = centre
-        #: What the log-likelihood of each unit counts.
-        self.weights = np.ones(units.n_units)
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
         size = centre.preconditioner.shape[1]
 
-        def weigh(chunk: UnitsOfChunk) -> None:
-            weights = self.weights[chunk.units]
+        def weigh(chunk: UnitsOfChunk) -> FloatArray:
             squares = squares_of(scores_of(chunk, centre))
-            clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)
+            return clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), np.ones(squares.size))
 
-        for _ in units.each_chunk(weigh):
-            pass
+        #: What the log-likelihood of each unit counts.
+        self.weights = _of_each_unit(units, weigh)
         self.weights[~np.isfinite(self._values)] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
 
     @cached_property
     def curvature_weights(self) -> FloatArray:
         """What the curvature of each unit counts: computed when first asked for, in a pass for each column."""
-        found, centre = self.weights.copy(), self._centre
+        centre = self._centre
         bound = clip.shrunk(centre.clip_curvature, 2 * centre.preconditioner.shape[1] ** 2)
 
-        def weigh(chunk: UnitsOfChunk) -> None:
-            clip.lower_weights(squares_of(curvatures_of(chunk, centre)), bound, found[chunk.units])
+        def weigh(chunk: UnitsOfChunk) -> FloatArray:
+            return clip.lower_weights(squares_of(curvatures_of(chunk, centre)), bound, self.weights[chunk.units])
 
-        if np.isfinite(centre.clip_curvature):
-            for _ in self._units.each_chunk(weigh):
-                pass
-        return found
+        return _of_each_unit(self._units, weigh) if np.isfinite(centre.clip_curvature) else self.weights
 
     def _weighted_sum(
         self, of: Callable[[UnitsOfChunk, ExpansionPoint], FloatArray], weights: FloatArray, size: int, grid: float
@@ -147,11 +141,8 @@ class UnitExpansion:
         """Return the sum of lengths that weights take off scores: in clip bounds, each at most 1, less `less`."""
 
         def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
-            weights = self.weights[chunk.units]
-            found = np.empty(weights.size)
-            clip.clipping_losses(squares_of(scores_of(chunk, centre)), weights, centre.clip_gradient, found)
-            losses: FloatArray = found[None] - less
-            return losses
+            squares = squares_of(scores_of(chunk, centre))
+            return clip.clipping_losses(squares, self.weights[chunk.units], centre.clip_gradient)[None] - less
 
         total = self._weighted_sum(clipping_losses, np.ones(self._units.n_units), 1, grid)
         return ClippedSum(total, grid, max(less, 1.0 - less), self.n_weighted_down)
@@ -173,22 +164,12 @@ class UnitExpansion:
             counts = in_bins(self.remainders(new) - self.remainders(old))
         return ClippedSum(counts * int(1.0 / grid), grid, bound, 0)
 
-    def clipped_residuals(
-        self, old: Prediction, new: Prediction, bound: float, grid: float, units: IntArray
-    ) -> tuple[IntArray, int]:
-        """Return the residual log-ratios of `units`, clipped to `bound` and truncated to the grid, and how many were.
-
-        Odd: swapping `old` and `new` changes nothing but the signs. What is no number counts as zero.
-        """
-        return each_clipped_difference(self.remainders(old, units), self.remainders(new, units), bound, grid)
-
     def residual_moments(
         self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
-        """Return sums of those residuals, and of their squares, of all units or of some."""
-        if units is None:
-            units = np.arange(self._units.n_units, dtype=np.int64)
-        return ClippedMoments.of(*self.clipped_residuals(old, new, bound, grid, units))
+        """Return sums of residuals, each clipped to `bound`, and of their squares, of all units or of some."""
+        before, after = self.remainders(old, units), self.remainders(new, units)
+        return ClippedMoments.of(*each_clipped_difference(before, after, bound, grid))
 
     def remainders(self, prediction: Prediction, units: IntArray | None = None) -> FloatArray:
         """Return the remainder of every unit's weighted log-likelihood beyond the expansion, relative to the centre.
@@ -209,21 +190,21 @@ class UnitExpansion:
                 weights, of_curvatures = weights[units], of_curvatures[units]
         if not prediction.with_curvature:
             of_curvatures = np.zeros_like(of_curvatures)
-        found = np.empty_like(values)
 
-        def write(chunk: UnitsOfChunk) -> None:
+        def remainders_of(chunk: UnitsOfChunk) -> FloatArray:
             slopes, curvatures = chunk.along(self._centre.theta, prediction.direction)
-            part = chunk.units
-            clip.weighted_remainders(
-                values[part] - prediction.offset, slopes, curvatures, weights[part], of_curvatures[part], found[part]
-            )
+            relative, part = values[chunk.units] - prediction.offset, chunk.units
+            return clip.weighted_remainders(relative, slopes, curvatures, weights[part], of_curvatures[part])
 
-        for _ in self._units.each_chunk(write, units):
-            pass
-        return np.asarray(found)
+        return _of_each_unit(self._units, remainders_of, units)
 
     def __repr__(self) -> str:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
+
+
+def _of_each_unit(units: Units, work: Callable[[UnitsOfChunk], FloatArray], some: IntArray | None = None) -> FloatArray:
+    """Return what `work` computes of each unit of a chunk, for all units or some."""
+    return np.concatenate([np.empty(0), *units.each_chunk(work, some)])
 
 
 def added_up(parts: Iterable[tuple[int, IntArray]], size: int) -> tuple[int, IntArray]:
@@ -243,8 +224,7 @@ def clipped_differences(old: FloatArray, new: FloatArray, bound: float, grid: fl
 
 def each_clipped_difference(old: FloatArray, new: FloatArray, bound: float, grid: float) -> tuple[IntArray, int]:
     """Return each ``new - old``, clipped to `bound`, as multiples of `grid`, and how many were clipped."""
-    clipped = np.empty(len(old), dtype=np.int64)
-    return clipped, int(clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, clipped))
+    return clip.clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid)
 
 
 def scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
@@ -288,9 +268,7 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
         return chunk.summed(of_rows) * kept_by(scores_of(chunk, point), point.clip_gradient)
     found = np.zeros((packed_size(point.preconditioner.shape[1]), chunk.length))
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
-        packed = np.empty((len(found), units.size))
-        clip.write_packed(expected.roots(expected.kept(point.clip_gradient)), packed)
-        found[:, units] = packed
+        found[:, units] = clip.packed_products(expected.roots(expected.kept(point.clip_gradient)))
     return found
 
 
@@ -300,9 +278,7 @@ def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -
         return squares_of(expected_curvatures_of(chunk, point))
     squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
-        of_units = np.zeros(units.size)
-        clip.add_packed_squares(expected.roots(expected.kept(point.clip_gradient)), of_units)
-        squares[units] = of_units
+        squares[units] = clip.squares_of_packed_products(expected.roots(expected.kept(point.clip_gradient)))
     return squares
 
 
@@ -342,11 +318,9 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
     kept = (curved > 0.0) & np.isfinite(curved)
     if np.isfinite(point.clip_gradient):
         kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2
-    found = np.empty((packed_size(size), chunk.length))
     with np.errstate(divide="ignore", invalid="ignore"):
         directions = np.where(kept, along / np.sqrt(curved), 0.0)
-    clip.write_packed(directions[None], found)
-    return found
+    return clip.packed_products(directions[None])
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
@@ -391,6 +365,4 @@ def packed_size(size: int) -> int:
 
 def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     """Return ``matrix.T @ rows.T``, with bits that do not depend on the other rows, as BLAS would make them."""
-    out = np.empty((matrix.shape[1], rows.shape[0]))
-    clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix), out)
-    return out
+    return clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix))

@@ -199,22 +199,12 @@ class UnitLikelihood:
             old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
         return expansion.clipped_differences(old, new, bound, grid)
 
-    def clipped_log_ratios(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
-    ) -> tuple[IntArray, int]:
-        """Return the log-ratios of `units`, clipped to `bound` and truncated to multiples of `grid`. Confidential.
-
-        Also how many were clipped. Odd in (theta, theta_new); what is no number counts as zero.
-        """
-        old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
-        return expansion.each_clipped_difference(old, new, bound, grid)
-
     def log_ratio_moments(
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
-        """Return sums of those log-ratios, and of their squares, of all units or of some. Confidential."""
-        units = np.arange(self.n_units, dtype=np.int64) if units is None else units
-        return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, units))
+        """Return the sums of those log-ratios and of their squares, of all units or of some. Confidential."""
+        old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
+        return ClippedMoments.of(*expansion.each_clipped_difference(old, new, bound, grid))
 
     def unit_log_likelihoods(self, theta: FloatArray, units: IntArray | None) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order, or of all. Confidential.
@@ -237,7 +227,7 @@ class UnitLikelihood:
         """Compile all that will be asked for on one synthetic row, before a run is charged and processes are forked."""
         one, theta = self._on(self._table.synthetic_row()), np.zeros(self.n_parameters)
         one.clipped_log_ratio(theta, theta, 1.0, 1.0)
-        one.clipped_log_ratios(theta, theta, 1.0, 1.0, np.zeros(1, dtype=np.int64))
+        one.log_ratio_moments(theta, theta, 1.0, 1.0, units=np.zeros(1, dtype=np.int64))
         one.sum_over_units(lambda chunk: chunk.log_likelihood(theta)[:, None], 1, 1.0, 1.0)
         if self._first_order:
             one.clipped_gradient(theta, 1.0, 1.0)

@@ -60,8 +60,8 @@ class PossibleResponses:
         first = np.arange(0, len(self.values), self._step)
         if self._step == 1:
             return np.ones((first.size, n_rows), dtype=np.uint8)
-        logs, near = log_likelihoods(first), np.empty((first.size, n_rows), dtype=np.bool_)
-        clip.write_near(logs, _FAR_BELOW, near)
+        logs = log_likelihoods(first)
+        near = clip.are_near(logs, _FAR_BELOW)
         return np.where(near, self._enough(logs, first) if self.dense else _STRIDES[0], _STRIDES[-1])
 
     def _enough(self, logs: FloatArray, first: IntArray) -> NDArray[np.uint8]:
@@ -92,9 +92,8 @@ class PossibleResponses:
         numbers = np.arange(len(self.values))
         finest = np.repeat(strides.min(axis=1, initial=self._step), self._step)[: numbers.size]
         asked = np.flatnonzero(numbers % finest == 0)
-        shares, occur = np.empty((asked.size, strides.shape[1])), np.zeros(asked.size, dtype=np.bool_)
         weights = np.array(self.stand_for)[asked]
-        clip.write_probabilities(log_likelihoods(asked), weights, asked, strides, self._step, least, shares, occur)
+        shares, occur = clip.probabilities(log_likelihoods(asked), weights, asked, strides, self._step, least)
         return (asked, shares) if self._step == 1 else (asked[occur], shares[occur])
 
 

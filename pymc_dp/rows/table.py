@@ -45,7 +45,7 @@ class Chunk:
         """Return the squared norm of every row of an input of float64 vectors, shape (rows,)."""
         if self.table is not None:
             return self.table.squares(place)[self.begin : self.begin + self.n_rows]
-        return _squares_of(self.rows[place])
+        return _read_only(clip.vector_squares(self.rows[place]))
 
     def of_units(self, units: IntArray) -> "Chunk":
         """Return some units, each of them a row, in another order."""
@@ -55,9 +55,7 @@ class Chunk:
         """Return the sum of the columns of every unit's rows, shape (size, units)."""
         if self.starts is None:
             return columns
-        units = np.empty((len(columns), self.starts.size - 1))
-        clip.sum_rows_of_units(columns, self.starts, units)
-        return units
+        return clip.sum_rows_of_units(columns, self.starts)
 
 
 class RowTable:
@@ -102,7 +100,7 @@ class RowTable:
     def squares(self, place: int) -> FloatArray:
         """Return the squared norm of every row of an input of vectors, computed once."""
         if place not in self._squares:
-            self._squares[place] = _squares_of(self.rows[place])
+            self._squares[place] = _read_only(clip.vector_squares(self.rows[place]))
         return self._squares[place]
 
     def chunks(self, size: int) -> Iterator[Chunk]:
@@ -164,9 +162,3 @@ def _read_only(values: np.ndarray) -> np.ndarray:
     view = values.view()
     view.flags.writeable = False
     return view
-
-
-def _squares_of(values: np.ndarray) -> FloatArray:
-    squares = np.empty(len(values))
-    clip.write_vector_squares(values, squares)
-    return _read_only(squares)

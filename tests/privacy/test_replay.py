@@ -277,9 +277,7 @@ def warns_of_infinity(rows, theta, *arguments, **options):
 
 def written_out(slopes, vectors, indices, parts, sums):
     """Contributions as columns."""
-    columns = np.empty((sums.size, slopes.shape[1]))
-    clip.write_dense(slopes, vectors, indices, parts, columns)
-    return columns
+    return clip.dense(slopes, vectors, indices, parts, sums.size)
 
 
 def keeps_what_is_not_finite(slopes, vectors, squares, indices, parts, bound, steps, sums):
@@ -311,11 +309,11 @@ def quieter(released):
     return with_less_noise
 
 
-def loose_log_ratios(rows, theta, theta_new, bound, grid, units):
-    return real_log_ratios(rows, theta, theta_new, 15.0 * bound, grid, units)
+def loose_log_ratios(rows, theta, theta_new, bound, grid, *, units):
+    return real_log_ratios(rows, theta, theta_new, 15.0 * bound, grid, units=units)
 
 
-real_log_ratios = UnitLikelihood.clipped_log_ratios
+real_log_ratios = UnitLikelihood.log_ratio_moments
 
 
 def spends_nothing(self, *args, **kwargs):
@@ -381,7 +379,7 @@ FAULTS = {
     "log-ratios of a decision hardly clipped": (
         GAUSSIAN,
         BY_NAME["barker"],
-        {"breaking": (UnitLikelihood, "clipped_log_ratios", loose_log_ratios)},
+        {"breaking": (UnitLikelihood, "log_ratio_moments", loose_log_ratios)},
         "moved",
     ),
     "counts that ride along weigh more": (

@@ -21,6 +21,8 @@ from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts, Residual, VariancePenalisedLogRatio
 from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.clipped_sum import ClippedMoments
+from pymc_dp.rows.expansion import each_clipped_difference
 
 N, SIZE, OF_A_PERSON = 90, 2, 3
 GENERATOR = np.random.default_rng(0)
@@ -449,9 +451,17 @@ def test_residuals_of_a_batch_are_those_of_the_whole_and_odd(rows, chosen, offse
     expansion, grid = rows.expansion(ExpansionPoint(CENTRE, WAY, 1.0, 0.5)), 2.0**-40
     new, units = Prediction(THETA, THETA - CENTRE, curved, offset), np.array(sorted(chosen), dtype=np.int64)
     everybody = np.arange(rows.n_units, dtype=np.int64)
-    whole, n_clipped = expansion.clipped_residuals(OLD, new, 0.3, grid, everybody)
-    part, _ = expansion.clipped_residuals(OLD, new, 0.3, grid, units)
-    back, n_clipped_back = expansion.clipped_residuals(new, OLD, 0.3, grid, everybody)
+
+    def residuals(before, after, of):
+        both = expansion.remainders(before, of), expansion.remainders(after, of)
+        clipped, n_clipped = each_clipped_difference(*both, 0.3, grid)
+        assert expansion.residual_moments(before, after, 0.3, grid, units=of) == ClippedMoments.of(clipped, n_clipped)
+        return clipped, n_clipped
+
+    whole, n_clipped = residuals(OLD, new, everybody)
+    part, _ = residuals(OLD, new, units)
+    back, n_clipped_back = residuals(new, OLD, everybody)
+    assert np.array_equal(residuals(OLD, new, None)[0], whole)
     assert np.array_equal(part, whole[units])
     assert np.array_equal(back, -whole)
     assert n_clipped == n_clipped_back

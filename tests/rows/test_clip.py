@@ -17,19 +17,17 @@ BOUNDS = st.floats(1e-3, 1e3)
 def total_of(rows, bound, starts=None):
     rows = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
     starts = np.arange(rows.shape[1] + 1) if starts is None else np.asarray(starts)
-    units = np.empty((len(rows), starts.size - 1))
-    clip.sum_rows_of_units(rows, starts, units)
+    units = clip.sum_rows_of_units(rows, starts)
     total = np.zeros(len(rows), dtype=np.int64)
     return total, clip.add_clipped_columns(units, clip.shrunk(bound, len(rows)), 1.0 / GRID, total)
 
 
 def total_of_factored(rows, slopes, index, groups, bound, grid=GRID):
     """One product and one gather that share their slopes."""
-    (n, size), k = rows.shape, slopes.shape[1]
+    size, k = rows.shape[1], slopes.shape[1]
     parts = [clip.Part(clip.PRODUCT, 0, k, size, 0), clip.Part(clip.GATHER, 0, k, groups, 0)]
     parts = clip.layout(parts, [0, size * k])
-    squares = np.empty(n)
-    clip.write_vector_squares(rows, squares)
+    squares = clip.vector_squares(rows)
     sums, total = np.zeros((2, size * k + groups * k), dtype=np.int64)
     shrunk = clip.shrunk(bound, total.size)
     columns, indices = np.ascontiguousarray(slopes.T), np.ascontiguousarray(index[None])
@@ -157,8 +155,7 @@ def test_log_ratios_are_odd_and_bounded(pairs, bound):
     new, old = (np.array(column) for column in zip(*pairs, strict=True))
 
     def ratio(a, b):
-        single = np.empty(len(a), dtype=np.int64)
-        n_clipped = clip.write_clipped_differences(a, b, clip.shrunk(bound, 1), 1.0 / GRID, single)
+        single, n_clipped = clip.clipped_differences(a, b, clip.shrunk(bound, 1), 1.0 / GRID)
         return single.sum(), n_clipped
 
     forward, backward = ratio(new, old), ratio(old, new)
@@ -171,8 +168,8 @@ def test_log_ratios_are_odd_and_bounded(pairs, bound):
 def test_log_ratios_of_impossible_rows():
     inf = math.inf
     new, old = np.array([-inf, -inf, 0.0, inf, math.nan]), np.array([0.0, -inf, -inf, 0.0, 0.0])
-    single = np.empty(5, dtype=np.int64)
-    assert clip.write_clipped_differences(new, old, 1.0, 1.0 / GRID, single) == 5
+    single, n_clipped = clip.clipped_differences(new, old, 1.0, 1.0 / GRID)
+    assert n_clipped == 5
     assert single * GRID == pytest.approx([-1.0, 0.0, 1.0, 1.0, 0.0])
 
 
@@ -180,13 +177,11 @@ def test_a_response_without_weight_adds_nothing():
     """Whatever its slopes are: it may be there for another row of the chunk alone."""
     slopes = np.full((2, 3, 5), np.nan)
     slopes[:, 1] = np.arange(10.0).reshape(2, 5)
-    weights, mean = np.zeros((3, 5)), np.empty((2, 5))
+    weights = np.zeros((3, 5))
     weights[1] = 0.5
-    clip.write_mean_slopes(slopes, weights, mean)
-    assert np.array_equal(mean, 0.5 * slopes[:, 1])
-    for write, count in ((clip.write_roots, 2), (clip.write_each_root, 3)):
-        roots = np.empty((count, 2, 5))
-        write(slopes, weights, roots)
+    assert np.array_equal(clip.mean_slopes(slopes, weights), 0.5 * slopes[:, 1])
+    for roots_of in (clip.roots_of_sum, clip.roots_of_each):
+        roots = roots_of(slopes, weights)
         products = np.einsum("rai,rbi->abi", roots, roots)
         assert products == pytest.approx(0.5 * slopes[:, None, 1] * slopes[None, :, 1], rel=1e-12, abs=1e-12)
 
@@ -197,13 +192,10 @@ def test_sums_of_outer_products_are_those_of_their_roots(n_slopes):
     generator = np.random.default_rng(n_slopes)
     slopes, weights = generator.normal(size=(n_slopes, 20, 7)), generator.uniform(size=(20, 7))
     slopes[n_slopes - 1] = slopes[0]
-    roots = np.empty((n_slopes, n_slopes, 7))
-    clip.write_roots(slopes, weights, roots)
+    roots = clip.roots_of_sum(slopes, weights)
     exact = np.einsum("ki,aki,bki->abi", weights, slopes, slopes)
-    packed = np.empty((n_slopes * (n_slopes + 1) // 2, 7))
-    clip.write_packed(roots, packed)
+    packed = clip.packed_products(roots)
     rows, columns = np.triu_indices(n_slopes)
     assert packed == pytest.approx(np.where(rows == columns, 1.0, 2.0**0.5)[:, None] * exact[rows, columns], rel=1e-12)
-    squares = np.zeros(7)
-    clip.add_packed_squares(roots, squares)
+    squares = clip.squares_of_packed_products(roots)
     assert squares == pytest.approx(np.sum(packed**2, axis=0), rel=1e-12)

@@ -670,7 +670,7 @@ def every_method(rows):
         expansion.residual(old, new, 0.3, GRID),
     ):
         yield found.integers.tolist(), found.n_clipped
-    yield rows.clipped_log_ratios(theta, theta_new, 0.7, GRID, units)[0].tolist()
+    yield rows.log_ratio_moments(theta, theta_new, 0.7, GRID, units=units)
     yield rows.unit_log_likelihoods(theta, units).tobytes()
     yield rows.all_log_likelihoods(theta).tobytes()
 

@@ -73,8 +73,8 @@ def run(sampler, *, data=None, budget=None, chains=2, relation=None, random_seed
 
 
 SUMS = {
-    UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "clipped_log_ratios", "sum_over_units"),
-    UnitExpansion: ("curvature", "clipping_loss", "residual", "residual_sizes", "clipped_residuals"),
+    UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "log_ratio_moments", "sum_over_units"),
+    UnitExpansion: ("curvature", "clipping_loss", "residual", "residual_sizes", "residual_moments"),
 }
 
 

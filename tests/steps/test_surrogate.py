@@ -128,8 +128,8 @@ def test_a_wrong_test_is_seen(mutant, draws):
 @pytest.mark.slow
 @pytest.mark.production
 def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
-    def wrong(values, slopes, curvatures, weights, of_curvatures, out):
-        out[:] = weights * (values - slopes) - 0.5 * of_curvatures * curvatures
+    def wrong(values, slopes, curvatures, weights, of_curvatures):
+        return weights * (values - slopes) - 0.5 * of_curvatures * curvatures
 
     monkeypatch.setattr(clip, "weighted_remainders", wrong)
     z, *_ = largest_z()

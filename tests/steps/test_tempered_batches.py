@@ -169,7 +169,6 @@ class ExtremeRows:
     def unit_log_likelihoods(self, theta, units):
         return self.log_ratios * theta[0]
 
-    clipped_log_ratios = UnitLikelihood.clipped_log_ratios
     log_ratio_moments = UnitLikelihood.log_ratio_moments
 
 
