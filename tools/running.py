@@ -242,13 +242,14 @@ def _remembering() -> Iterator[Any]:
     real_check, real_prior = likelihood.check_factorisation, view.Prior
     checked: list[Any] = []
 
-    def graphs(row_split: Any, value_vars: Any, shapes: Any) -> Any:
+    def graphs(of: view.ModelView) -> Any:
+        row_split, shapes = of.row_split, [of.parameters.shapes[name] for name in of.parameters.names]
         shapes_of_rows = [leaf.row_shape() for leaf in row_split.leaves]
         rows = [leaf.row for leaf in row_split.leaves]
         response = [] if row_split.response is None else row_split.response.graphs
         outputs = [row_split.row_log_likelihood, *response]
-        facts = ("graphs", shapes_of_rows, list(shapes), len(outputs))
-        return _COMPILED.of(facts, [*rows, *value_vars], outputs, lambda: real_graphs(row_split, value_vars, shapes))
+        facts = ("graphs", shapes_of_rows, shapes, len(outputs))
+        return _COMPILED.of(facts, [*rows, *of.value_variables], outputs, lambda: real_graphs(of))
 
     def engine(of: Any) -> Any:
         if "engine_of_this_test" not in of.__dict__:

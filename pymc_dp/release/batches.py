@@ -143,10 +143,7 @@ Batches = PoissonBatches | BatchesWithoutReplacement
 def drawn(batches: Batches, entropy: NoiseSource, n_units: int) -> IntArray:
     """Return a fresh batch in increasing order. Confidential, with its size where that is random.
 
-    Raises
-    ------
-    PrivacyError
-        If the table has another number of units than the one that was accounted for.
+    A table with another number of units than was accounted for raises `PrivacyError`.
     """
     if isinstance(batches, PoissonBatches):
         return _poisson_batch(entropy, batches.sampling_probability, n_units)

@@ -215,10 +215,7 @@ class Curators:
     def open(self, key: tuple[int, ...]) -> MeteredCurator:
         """Return the curator of one more chain, whose noise stream (if it is seeded at all) is `key`'s.
 
-        Raises
-        ------
-        NoPlan
-            If all planned chains have started, or the run is over.
+        Once all planned chains have started, or the run is over, it raises `NoPlan`.
         """
         for chain in range(self._chains):
             if self._claim(f"chain-{chain}"):
@@ -231,10 +228,7 @@ class Curators:
     def open_once(self) -> MeteredCurator:
         """Return the curator of what is released once, before the chains start.
 
-        Raises
-        ------
-        NoPlan
-            If it has been opened, or the run is over.
+        Once it has been opened, or the run is over, it raises `NoPlan`.
         """
         if not self._claim("once"):
             raise NoPlan("What this run releases before its chains has been released.")

@@ -50,12 +50,7 @@ class Meter:
         """Count one release, on batches or on all units; above a threshold, which spends a part of delta.
 
         A decision adds no noise, for its noise is the test's own: it costs what decisions cost, and nothing else is
-        covered by what was paid for decisions.
-
-        Raises
-        ------
-        BudgetExceeded
-            If it was not paid for.
+        covered by what was paid for decisions. What was not paid for raises `BudgetExceeded`.
         """
         left = [place for place, event in enumerate(self._paid) if event.kind == kind and self._left[place] > 0]
         if not left:

@@ -67,15 +67,10 @@ def grid_without_noise(bound: float, n_units: int) -> float:
 
 
 def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
-    """Refuse a plan whose exact sums might not fit 64 bits, before it is charged.
+    """Refuse a plan whose exact sums might not fit 64 bits, before it is charged, as `grid_for` does.
 
     This is the one place where a protected number of units is looked at: tables of more than 67 million units
     times the noise multiplier are refused under both neighbouring relations.
-
-    Raises
-    ------
-    BudgetExceeded
-        As in `grid_for`.
     """
     for noise_multiplier in noise_multipliers:
         if noise_multiplier <= NO_NOISE:

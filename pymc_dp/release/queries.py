@@ -420,12 +420,8 @@ def plain(query: Query) -> Query:
     """Return a copy of a query with nothing in it but numbers that are the curator's own.
 
     Samplers hand queries to the curator. An object of another class, or one that is changed later, could be paid for as
-    one thing and evaluated as another.
-
-    Raises
-    ------
-    PrivacyError
-        If it is of none of the classes in `QUERIES`, a subclass of them included.
+    one thing and evaluated as another: one of none of the classes in `QUERIES`, a subclass of them included, raises
+    `PrivacyError`.
     """
     if not any(type(query) is known for known in QUERIES):  # by identity: a metaclass can claim equality
         raise PrivacyError(

@@ -188,12 +188,8 @@ def plain_copy(kind: Any, value: Any) -> Any:
 
     An object of another class could answer otherwise when it is asked again, and an array could be changed by whoever
     holds it: after it was paid for, or while the row engine keeps what it computed there. `kind` is a number, a string,
-    an array of float64, batches, a tuple, a dataclass of these, or one of several.
-
-    Raises
-    ------
-    PrivacyError
-        If it is a description of batches that the curator does not draw.
+    an array of float64, batches, a tuple, a dataclass of these, or one of several. A description of batches that the
+    curator does not draw raises `PrivacyError`.
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind in (bool, float, int):

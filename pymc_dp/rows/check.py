@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
-from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.simulation import drawn_from_the_prior, likelihood_of_any_rows, synthetic_rows
-from pymc_dp.model.split import RowSplit
+from pymc_dp.model.view import ModelView
 from pymc_dp.rows.contributions import Contributions
 from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
@@ -39,30 +37,26 @@ _MIXES_ROWS = (
 )
 
 
-def check_factorisation(
-    row_split: RowSplit, value_variables: Sequence[Variable], engine: RowEngine, parameters: ParameterVector
-) -> None:
-    """Refuse a model whose likelihood is not the sum of its one-row likelihoods.
+def check_factorisation(view: ModelView, engine: RowEngine) -> None:
+    """Refuse a model whose likelihood is not the sum of its one-row likelihoods, by `UnsupportedModel`.
 
-    Raises
-    ------
-    UnsupportedModel
-        If the sums differ, or no synthetic data gives a finite likelihood to compare.
+    And one whose likelihood no synthetic data give a finite value to compare.
     """
+    row_split = view.row_split
 
     def compared_with(n_rows: int | None) -> int:
         """Return at how many points values of synthetic tables were compared. Every kind of table counts.
 
         What mixes rows may show in one of them only.
         """
-        whole_model = likelihood_of_any_rows(row_split, value_variables, n_rows)
+        whole_model = likelihood_of_any_rows(row_split, view.value_variables, n_rows)
         generator = np.random.default_rng(0)
         compared, table = 0, []
         for table in synthetic_rows(row_split.leaves, generator, n_rows or row_split.n_rows):
-            compared += _compare(whole_model, row_split, engine, parameters, table, generator)
+            compared += _compare(whole_model, view, engine, table, generator)
         if n_rows is None and not compared:
             drawn = drawn_from_the_prior(row_split.leaves, table)
-            compared = 0 if drawn is None else _compare(whole_model, row_split, engine, parameters, drawn, generator)
+            compared = 0 if drawn is None else _compare(whole_model, view, engine, drawn, generator)
         return compared
 
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
@@ -81,21 +75,21 @@ def check_factorisation(
 
 def _compare(
     whole_model: Callable[..., Sequence[np.ndarray]],
-    row_split: RowSplit,
+    view: ModelView,
     engine: RowEngine,
-    parameters: ParameterVector,
     table: Sequence[np.ndarray],
     generator: np.random.Generator,
 ) -> int:
     """Compare values and gradients at some points; return at how many they could be compared."""
     rows = [
         np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
-        for leaf, values in zip(row_split.leaves, table, strict=True)
+        for leaf, values in zip(view.row_split.leaves, table, strict=True)
     ]
+    parts = engine.graphs.parts
     (chunk,) = RowTable(rows).chunks(len(rows[0]))
     compared = 0
     for _ in range(_POINTS):
-        values = parameters.split(generator.normal(scale=0.5, size=parameters.size))
+        values = view.parameters.split(generator.normal(scale=0.5, size=view.parameters.size))
         try:
             expected = whole_model(*values, *table)
         except (IndexError, ValueError, np.linalg.LinAlgError):
@@ -103,8 +97,8 @@ def _compare(
         if not all(np.isfinite(part).all() for part in expected):
             continue
         found = engine.gradient(values, chunk)
-        sums = [found.log_likelihoods.sum(), *[_summed(part, found) for part in engine.parts]]
-        sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in engine.parts]]
+        sums = [found.log_likelihoods.sum(), *[_summed(part, found) for part in parts]]
+        sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in parts]]
         for one, other, size in zip(expected, sums, sizes, strict=True):
             difference = np.abs(np.ravel(one) - np.ravel(other))
             tolerance = _TOLERANCE_IN_SINGLE_PRECISION if one.dtype == np.float32 else _TOLERANCE

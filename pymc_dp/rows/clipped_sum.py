@@ -13,16 +13,8 @@ from pymc_dp.exceptions import PrivacyError
 class ClippedSum:
     """The exact sum over units of clipped contributions. Confidential: for the curator only.
 
-    Attributes
-    ----------
-    integers : ndarray of int64, shape (size,)
-        The sum as multiples of `grid`.
-    grid : float
-        A power of two.
-    bound : float
-        No unit's contribution has a larger Euclidean norm.
-    n_clipped : int
-        How many units were clipped, those that were not finite among them.
+    `integers`, shape (size,), are the sum as multiples of `grid`, a power of two. No unit's contribution has a larger
+    Euclidean norm than `bound`. `n_clipped` units were clipped, those that were not finite among them.
     """
 
     integers: NDArray[np.int64]
@@ -36,13 +28,7 @@ class ClippedSum:
         return np.asarray(self.integers * self.grid, dtype=np.float64)
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
-        """Return the sum over the units of both.
-
-        Raises
-        ------
-        PrivacyError
-            If they were clipped to different bounds, or are multiples of different grids.
-        """
+        """Return the sum over the units of both; other bounds, grids or shapes raise `PrivacyError`."""
         if self.grid != other.grid or self.bound != other.bound or self.integers.shape != other.integers.shape:
             raise PrivacyError("Sums that were clipped in different ways cannot be added.")
         return ClippedSum(self.integers + other.integers, self.grid, self.bound, self.n_clipped + other.n_clipped)

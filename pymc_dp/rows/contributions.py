@@ -20,14 +20,8 @@ _NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
 class Contributions:
     """Derivatives of the rows of a chunk with respect to the parameters, in factors. Confidential.
 
-    Attributes
-    ----------
-    slopes : ndarray, shape (slopes, rows) or (slopes, responses, rows)
-    indices : ndarray of int64, shape (indices, rows)
-    vectors, vector_squares : tuple of ndarray
-        As in `pymc_dp.rows.clip.add_clipped`.
-    log_likelihoods : ndarray, shape (rows,)
-        Of the same rows, for first derivatives; else empty.
+    The factors are those of `pymc_dp.rows.clip.add_clipped`; slopes may have the shape (slopes, responses, rows), too.
+    `log_likelihoods`, shape (rows,), are those of the same rows, for first derivatives; else empty.
     """
 
     slopes: FloatArray

@@ -123,14 +123,8 @@ class LatestResponses:
 class UnitsOfChunk:
     """The units of one chunk, and all that can be asked of them. Confidential.
 
-    Attributes
-    ----------
-    units : slice
-        Which units: of the table, or of the batch that was asked for.
-
-    Notes
-    -----
-    Arrays of shape (units, parameters) are stored by parameter: their transposes are C-contiguous.
+    `units` is the slice of them, of the table or of the batch that was asked for. Arrays of shape (units, parameters)
+    are stored by parameter: their transposes are C-contiguous.
     """
 
     def __init__(
@@ -209,7 +203,7 @@ class UnitsOfChunk:
         """
         if self._responses is None or not self.one_row_a_unit:
             return
-        are_all = len(self._responses.values) <= sum(part.k for part in self._engine.parts)
+        are_all = len(self._responses.values) <= sum(part.k for part in self._engine.graphs.parts)
         for units, found, probabilities in self._latest.of(theta, self._chunk, self._pieces(theta, self._responses)):
             yield units, OfResponses(found.slopes, probabilities, self._axes(found, matrix), are_all)
 
@@ -285,7 +279,7 @@ class UnitsOfChunk:
         others = self._differences(theta, np.where(self._kinked, 0.0, direction)).slopes
         along = self._axes(found, np.where(self._kinked, direction, 0.0)[:, None]).times(found.slopes)
         kinked = np.repeat(
-            [self._kinked[each.start] for each in self._parameters.slices], [p.k for p in self._engine.parts]
+            [self._kinked[each.start] for each in self._parameters.slices], [p.k for p in self._engine.graphs.parts]
         )
         with np.errstate(all="ignore"):
             return dataclasses.replace(found, slopes=np.where(kinked[:, None], found.slopes * along, others))
@@ -299,11 +293,11 @@ class UnitsOfChunk:
         return dataclasses.replace(behind, slopes=slopes)
 
     def _axes(self, found: Contributions, matrix: FloatArray) -> Axes:
-        return Axes.of(found, self._engine.parts, [entries.start for entries in self._parameters.slices], matrix)
+        return Axes.of(found, self._engine.graphs.parts, [entries.start for entries in self._parameters.slices], matrix)
 
     def _dense(self, found: Contributions) -> FloatArray:
         offsets = [entries.start for entries in self._parameters.slices]
-        columns = found.dense(self._engine.parts, offsets, self._parameters.size)
+        columns = found.dense(self._engine.graphs.parts, offsets, self._parameters.size)
         return self._chunk.per_unit(columns).T
 
     def _per_unit(self, values: FloatArray) -> FloatArray:

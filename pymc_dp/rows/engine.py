@@ -19,7 +19,7 @@ from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.batched import batched_graphs
 from pymc_dp.rows.contributions import Contributions, vectors_of
-from pymc_dp.rows.graphs import Part, RowGraphs
+from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.table import Chunk
 
 Point = Sequence[np.ndarray]
@@ -34,18 +34,8 @@ class RowEngine:
     """
 
     def __init__(self, graphs: RowGraphs) -> None:
-        self._graphs = graphs
+        self.graphs = graphs
         self._compiled: dict[str, Callable[..., list[np.ndarray]]] = {}
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """How derivatives with respect to each value variable are stored."""
-        return self._graphs.parts
-
-    @property
-    def same_slopes(self) -> Sequence[int]:
-        """For each value variable the first one whose slopes are the same, whatever the row."""
-        return self._graphs.same_slopes
 
     def log_likelihood(self, point: Point, chunk: Chunk) -> FloatArray:
         """Return the log-likelihood of every row, shape (rows,)."""
@@ -76,27 +66,28 @@ class RowEngine:
         return self._contributions(found, chunk, np.empty(0))
 
     def _contributions(self, found: Sequence[np.ndarray], chunk: Chunk, log_likelihoods: FloatArray) -> Contributions:
-        slopes, indices = found[: len(self._graphs.slopes)], found[len(self._graphs.slopes) :]
-        batch = slopes[0].shape[: slopes[0].ndim - self._graphs.slopes[0].type.ndim] if slopes else (chunk.n_rows,)
-        columns, first = np.empty((sum(part.k for part in self._graphs.parts), *batch)), 0
+        graphs = self.graphs
+        slopes, indices = found[: len(graphs.slopes)], found[len(graphs.slopes) :]
+        batch = slopes[0].shape[: slopes[0].ndim - graphs.slopes[0].type.ndim] if slopes else (chunk.n_rows,)
+        columns, first = np.empty((sum(part.k for part in graphs.parts), *batch)), 0
         for slope in slopes:
             entries = slope.reshape(*batch, math.prod(slope.shape[len(batch) :]))
             for entry in range(entries.shape[-1]):
                 columns[first] = entries[..., entry]
                 first += 1
         named = np.array(indices, dtype=np.int64).reshape(-1, chunk.n_rows)
-        return Contributions(columns, named, *vectors_of(chunk, self._graphs.tables), log_likelihoods)
+        return Contributions(columns, named, *vectors_of(chunk, graphs.tables), log_likelihoods)
 
     def _call(self, name: str, point: Point, chunk: Chunk, place: int | None = None) -> list[np.ndarray]:
         """Call a function; `place` is that of an input of the rows that is in `point` already, if there is one."""
         if name not in self._compiled:
             self._compiled[name] = self._compile(name, place)
-        rows = [values for where, values in enumerate(chunk.rows[: len(self._graphs.rows)]) if where != place]
+        rows = [values for where, values in enumerate(chunk.rows[: len(self.graphs.rows)]) if where != place]
         with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
             return self._compiled[name](*point, *rows)
 
     def _compile(self, name: str, place: int | None) -> Callable[..., list[np.ndarray]]:
-        graphs = self._graphs
+        graphs = self.graphs
         # Outputs as they are, and those that are put into one array of slopes.
         outputs, slopes = {
             "log_likelihood": ([graphs.log_likelihood], []),
@@ -122,10 +113,7 @@ class RowEngine:
         return compiled([*inputs, *(rows for where, rows in enumerate(chunk) if where != place)], batched)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_graphs": self._graphs}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _compiled={})
+        return {**self.__dict__, "_compiled": {}}
 
 
 def _with(point: Point, responses: np.ndarray, chunk: Chunk) -> Point:

@@ -61,18 +61,8 @@ class Prediction:
     """An expansion's prediction of a unit's log-likelihood at a point, relative to the centre. Public.
 
     With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
-    if `with_curvature`, plus `offset`; all of it times the unit's weights.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The point.
-    direction : ndarray, shape (parameters,)
-        On the unconstrained scale.
-    with_curvature : bool
-        Whether the curvature is part of it.
-    offset : float
-        The same for every unit.
+    if `with_curvature`, plus `offset`, which is the same for every unit; all of it times the unit's weights. The point
+    `theta` and `direction`, on the unconstrained scale, have the shape (parameters,).
     """
 
     theta: FloatArray

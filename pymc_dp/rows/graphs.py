@@ -22,7 +22,7 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.compiling import rewrite_pregrad
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.one_row import Link
-from pymc_dp.model.split import RowSplit
+from pymc_dp.model.view import ModelView
 
 #: How the contribution to one value variable is stored. The numbers are those of `Part.kind`. Compiled functions in
 #: Numba's cache on disk know them by value.
@@ -79,12 +79,11 @@ class RowGraphs:
         If some operation of a derivative may not see rows.
     """
 
-    def __init__(
-        self, row_split: RowSplit, value_variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
-    ) -> None:
+    def __init__(self, view: ModelView) -> None:
+        row_split = view.row_split
         self.rows = [leaf.row for leaf in row_split.leaves]
         self.row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
-        log_likelihood, self.value_variables, links, self.response = _with_shapes(row_split, value_variables, shapes)
+        log_likelihood, self.value_variables, links, self.response = _with_shapes(view)
         found = self._factorable(log_likelihood, links)
         self.links = [found.get(var) for var in self.value_variables]
         self.cuts = [None if link is None else link.output.type() for link in self.links]
@@ -166,14 +165,13 @@ class RowGraphs:
         return table is not None and self.row_shapes[table] == var.type.shape[:1]
 
 
-def _with_shapes(
-    row_split: RowSplit, value_variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
-) -> tuple[Variable, list[Variable], list[Link], list[Variable]]:
+def _with_shapes(view: ModelView) -> tuple[Variable, list[Variable], list[Link], list[Variable]]:
     """Return the graphs with parameters of known shapes: whatever follows from those alone is known too."""
+    row_split, parameters = view.row_split, view.parameters
     shaped = {
         # Named afterwards: pt.tensor takes a name such as "half" or "1|g" for a dtype.
-        var: TensorType(var.type.dtype, shape)(name=var.name)
-        for var, shape in zip(value_variables, shapes, strict=True)
+        var: TensorType(var.type.dtype, parameters.shapes[name])(name=var.name)
+        for var, name in zip(view.value_variables, parameters.names, strict=True)
     }
     ends = [end for link in row_split.links for end in (link.output, link.parameter, link.row)]
     response = [] if row_split.response is None else row_split.response.graphs

@@ -10,21 +10,14 @@ import pandas as pd
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitLevels:
-    """How many units have each level of each column. A unit has at most one level of a column.
+    """How many units have each level of each column. A unit has at most one level of a column."""
 
-    Attributes
-    ----------
-    counts : mapping of str to mapping of str to int
-        By column and level, of those that occur.
-    n_units, n_rows : int
-        The number of units and of rows, those without a level included.
-    unit_in_words : str
-        What is protected.
-    """
-
+    #: By column and level, of those that occur.
     counts: Mapping[str, Mapping[str, int]]
+    #: The number of units and of rows, those without a level included.
     n_units: int
     n_rows: int
+    #: What is protected.
     unit_in_words: str
 
     @classmethod

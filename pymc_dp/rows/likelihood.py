@@ -1,6 +1,7 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -65,11 +66,9 @@ class UnitLikelihood:
     Parameters
     ----------
     view : ModelView
-        Of a model whose likelihood is a product over rows.
-    first_order : bool
-        Whether clipped gradients will be asked for: `warm_up` compiles them.
-    expands : bool
-        Whether expansions will be asked for: `warm_up` compiles what they need.
+        Of a model whose likelihood is a product over rows; another one raises `UnsupportedModel`.
+    first_order, expands : bool
+        Whether clipped gradients, and expansions, will be asked for: `warm_up` compiles what they need.
     beside : mapping of str to ndarray
         Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
     other : ModelView, optional
@@ -84,11 +83,6 @@ class UnitLikelihood:
         What is protected, for the result's metadata.
     inputs : tuple of RowInput
         What a row consists of.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the likelihood is not a product over rows.
     """
 
     def __init__(
@@ -140,30 +134,17 @@ class UnitLikelihood:
         units: IntArray | None = None,
         blocks: Sequence[bool] | None = None,
     ) -> ClippedSum:
-        """Return the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
+        """Return the sum over units of log-likelihood gradients at `theta`, each clipped to the norm `bound`.
 
-        Parameters
-        ----------
-        theta : ndarray, shape (parameters,)
-            Unconstrained parameters.
-        bound : float
-            Largest Euclidean norm of one unit's gradient.
-        grid : float
-            A power of two; contributions are truncated toward zero to multiples of it.
-        units : ndarray of int64, optional
-            Which units take part, in increasing order. The work is proportional to their rows. Default: all.
-        blocks : sequence of bool, optional
-            Which value variables take part, one entry for each, in the model's order. Norm, clip and sum are those
-            of their coordinates alone, and the result holds only those. Default: all.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` or `blocks` name no such units or value variables.
+        Contributions are truncated toward zero to multiples of `grid`, a power of two. `units`, in increasing order,
+        are those that take part, by default all: the work is proportional to their rows. `blocks` says of each value
+        variable, in the model's order, whether it takes part: norm, clip and sum are those of their coordinates alone,
+        and the result holds only those. Units and blocks that there are not raise `InvalidArgument`.
         """
         point = self.parameters.split(theta)
         offsets, size = self._offsets(blocks)
-        parts, clipped_to = clip.layout(self._engine.parts, offsets), (clip.shrunk(bound, size), 1.0 / grid)
+        stored_as, clipped_to = self._engine.graphs.parts, (clip.shrunk(bound, size), 1.0 / grid)
+        parts = clip.layout(stored_as, offsets)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
@@ -172,7 +153,7 @@ class UnitLikelihood:
                 stored = found.slopes, found.vectors, found.vector_squares, found.indices
                 return int(clip.add_clipped(*stored, parts, *clipped_to, sums)), sums
             # The rows of a unit are summed before its norm is taken.
-            columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
+            columns = chunk.per_unit(found.dense(stored_as, offsets, size))
             return int(clip.add_clipped_columns(columns, *clipped_to, sums)), sums
 
         n_clipped, total = expansion.added_up(map(add, self._chunks(units)), size)
@@ -264,8 +245,8 @@ class UnitLikelihood:
             return None
         group = np.full(self.n_parameters, -1)
         index = np.full(self.n_parameters, -1)
-        for part, entries in zip(self._engine.parts, self.parameters.slices, strict=True):
-            if part is not None and part.kind == GATHER:
+        for part, entries in zip(self._engine.graphs.parts, self.parameters.slices, strict=True):
+            if part.kind == GATHER:
                 index[entries] = part.factor
                 group[entries] = np.repeat(np.arange(part.size), part.k)
         apart = (index[:, None] == index) & (index >= 0) & (group[:, None] != group)
@@ -278,14 +259,14 @@ class UnitLikelihood:
         An intercept beside deviations of groups from it: the model's graph says that it may be moved into all of them.
         """
         found = []
-        for number, first in enumerate(self._engine.same_slopes):
+        for number, first in enumerate(self._engine.graphs.same_slopes):
             if first != number:
                 found.append(self._of_all_members(first) - self._of_all_members(number))
         return np.hstack(found) if found else None
 
     def _of_all_members(self, number: int) -> FloatArray:
         """Return for each slope of a variable which parameters it is that of, shape (parameters, slopes)."""
-        part, entries = self._engine.parts[number], self.parameters.slices[number]
+        part, entries = self._engine.graphs.parts[number], self.parameters.slices[number]
         found = np.zeros((self.n_parameters, part.k))
         found[entries] = np.tile(np.eye(part.k), (part.size, 1))
         return found
@@ -299,21 +280,21 @@ class UnitLikelihood:
     def on_rows(
         self, tables: Sequence[np.ndarray], starts: IntArray | None = None, *, one_of_many: bool = False
     ) -> "UnitLikelihood":
-        """Return the same likelihood on other rows, one table for each input (none: no rows); none of its own data.
+        """Return the same likelihood on other rows, one table for each input; none of its own data.
 
         `starts` says where the rows of each unit begin, as in `RowTable`; None if every row is a unit of its own. With
         `one_of_many` tables less is remembered: together they may be large.
         """
-        table = self._table.with_rows(tables or [rows[:0] for rows in self._table.rows], starts)
-        return self._on(table, 0 if one_of_many else _REMEMBERED)
+        return self._on(self._table.with_rows(tables, starts), 0 if one_of_many else _REMEMBERED)
+
+    def on_no_rows(self) -> "UnitLikelihood":
+        """Return the same likelihood without rows."""
+        starts = None if self.one_row_a_unit else np.zeros(1, dtype=np.int64)
+        return self._on(self._table.with_rows([rows[:0] for rows in self._table.rows], starts))
 
     def with_units_of_rows(self) -> "UnitLikelihood":
         """Return the same likelihood for tables whose units have several rows; here each still has one."""
         return self.on_rows(self._table.rows, np.arange(self.n_rows + 1, dtype=np.int64))
-
-    def of_first_units(self, count: int) -> "UnitLikelihood":
-        """Return the same likelihood of the first units, at most `count`."""
-        return self._on(self._table.first(count))
 
     def _on(self, table: RowTable, room: int = _REMEMBERED) -> "UnitLikelihood":
         other = copy.copy(self)
@@ -363,26 +344,11 @@ class UnitLikelihood:
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`.
 
-        Parameters
-        ----------
-        contributions : callable
-            Called with some units at a time (`pymc_dp.rows.derivatives.UnitsOfChunk`): returns their contributions,
-            shape (units of the chunk, size). A row has to depend on its own unit alone, to the last bit, and nothing
-            may be raised that depends on the rows. A row that is not finite counts as zero.
-        size : int
-            Entries of a contribution.
-        bound : float
-            Largest Euclidean norm of one unit's contribution. One of exactly this norm counts as clipped: it loses a
-            part of 2**-40, for the roundings of the norm.
-        grid : float
-            A power of two; contributions are truncated toward zero to multiples of it.
-        units : ndarray of int64, optional
-            Which units take part, in increasing order; the chunks' slices then count within it. Default: all.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` names no such units, or the contributions have another shape.
+        `contributions` is called with some units at a time, and returns an array of shape (units of the chunk, `size`);
+        another shape raises `InvalidArgument`. A row of it has to depend on its own unit alone, to the last bit, and
+        nothing may be raised that depends on the rows of the table. A contribution that is not finite counts as zero.
+        One whose norm is exactly the bound counts as clipped: it loses a part of 2**-40, for the roundings of the norm.
+        `grid` and `units` are those of `clipped_gradient`; slices of chunks count within `units`.
         """
 
         def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
@@ -409,12 +375,9 @@ class UnitLikelihood:
         taken = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
         if len(taken) != len(self.parameters.slices) or not any(taken):
             raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
-        offsets: list[int | None] = []
-        size = 0
-        for entries, takes_part in zip(self.parameters.slices, taken, strict=True):
-            offsets.append(size if takes_part else None)
-            size += entries.stop - entries.start if takes_part else 0
-        return offsets, size
+        sizes = [(each.stop - each.start) * part for each, part in zip(self.parameters.slices, taken, strict=True)]
+        *begins, size = itertools.accumulate(sizes, initial=0)
+        return [begin if part else None for begin, part in zip(begins, taken, strict=True)], size
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, **self._nothing_remembered()}
@@ -425,8 +388,6 @@ class UnitLikelihood:
 
 def _engine_of(view: ModelView) -> RowEngine:
     """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
-    shapes = [view.parameters.shapes[name] for name in view.parameters.names]
-    graphs = RowGraphs(view.row_split, view.value_variables, shapes)
-    found = RowEngine(graphs)
-    check_factorisation(view.row_split, view.value_variables, found, view.parameters)
+    found = RowEngine(RowGraphs(view))
+    check_factorisation(view, found)
     return found

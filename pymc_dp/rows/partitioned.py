@@ -33,21 +33,14 @@ OF_EXPANSION = frozenset({"curvature", "clipping_loss", "residual", "residual_si
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass over the rows: which sum, and of what. Public: it holds points, bounds and functions, no row.
+    """One pass over the rows: which sum, and of what. Public: it holds points, bounds and functions, no row."""
 
-    Attributes
-    ----------
-    name : str
-        A method of `UnitLikelihood` in `OF_ROWS`, or one of `UnitExpansion` in `OF_EXPANSION`.
-    arguments, options : tuple, dict
-        What it is called with.
-    point : ExpansionPoint or None
-        The centre of the expansion that is asked; None if the rows are.
-    """
-
+    #: A method of `UnitLikelihood` in `OF_ROWS`, or one of `UnitExpansion` in `OF_EXPANSION`.
     name: str
+    #: What it is called with.
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    #: The centre of the expansion that is asked; None if the rows are.
     point: ExpansionPoint | None = None
 
     def __post_init__(self) -> None:
@@ -71,12 +64,7 @@ class Partitions(Protocol):
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterable[Partial]:
         """Return the answers of all partitions, in any order; those without units of a batch may be left out.
 
-        Parameters
-        ----------
-        asked : Pass
-            What is asked.
-        units : sequence of ndarray of int64, or None
-            For each partition which of its units take part, as `answer` takes them. None: all.
+        `units` says for each partition which of its units take part, as `answer` takes them; None: all.
         """
         ...
 
@@ -127,7 +115,7 @@ class PartitionedUnits:
     ) -> None:
         #: On invented rows; its units have as many rows as here: one, or several.
         self.template = template
-        self._no_rows = template.of_first_units(0)
+        self._no_rows = template.on_no_rows()
         self._partitions = partitions
         #: Where the units of each partition begin, and where those of the last one end.
         self._begins = np.cumsum([0, *partitions.lengths]).astype(np.int64)

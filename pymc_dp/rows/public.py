@@ -43,13 +43,8 @@ class PublicUnits:
 class SyntheticTable:
     """A synthetic table that the user provides, through the same model written on it.
 
-    Its parameters have to have the `parameter_shapes` of the model of the protected data. An array for `unit_index`
-    does not fit its rows and is left out.
-
-    Raises
-    ------
-    UnsupportedModel
-        If its parameters differ from those of the model of the protected data.
+    Parameters of other shapes than `parameter_shapes`, those of the model of the protected data, raise
+    `UnsupportedModel`. An array for `unit_index` does not fit its rows and is left out.
     """
 
     def __init__(
@@ -80,14 +75,10 @@ class SyntheticTable:
 
 
 class Simulation:
-    """Tables of `n_units` rows that are simulated from the model itself, for models without covariates.
+    """Tables of `n_units` rows that are simulated from the model itself.
 
-    The distributions of the model of the protected data are used, never its data.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the model has covariates, groups or units of several rows.
+    The distributions of the model of the protected data are used, never its data. A model with covariates, groups or
+    units of several rows raises `UnsupportedModel`.
     """
 
     def __init__(self, view: ModelView, likelihood: UnitLikelihood, n_units: int) -> None:
@@ -98,7 +89,7 @@ class Simulation:
             )
         self._simulator: RowSimulator | None = view.simulator(observed, n_units)
         self._prior_draws = self._simulator.prior_draws
-        self._empty = likelihood.on_rows([])
+        self._empty = likelihood.on_no_rows()
         self._latest: dict[bytes, PublicUnits] = {}
         self._stand_in = self._first_rows()
 

@@ -16,23 +16,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chunk:
-    """Whole units that are worked on together. Confidential.
-
-    Attributes
-    ----------
-    units : slice
-        Which units.
-    starts : ndarray, shape (units + 1,), or None
-        Where the rows of each begin, counted within the chunk; None if every row is a unit of its own.
-    rows : list of ndarray
-        One array for each input, with the row axis first; read-only.
-    table, begin : RowTable or None, int
-        What the rows are consecutive rows of, if anything, and where they begin there.
-    """
+    """Whole units that are worked on together. Confidential."""
 
     units: slice
+    #: Where the rows of each begin, counted within the chunk, shape (units + 1,); None if every row is a unit.
     starts: IntArray | None
+    #: One array for each input, with the row axis first; read-only.
     rows: list[np.ndarray]
+    #: What the rows are consecutive rows of, if anything, and where they begin there.
     table: "RowTable | None" = None
     begin: int = 0
 
@@ -73,24 +64,23 @@ class RowTable:
         self._squares: dict[int, FloatArray] = {}
 
     @classmethod
-    def grouped(cls, rows: Sequence[np.ndarray], unit_of_row: IntArray) -> "RowTable":
-        """Return a table whose rows are copied in the order of their units, which `unit_of_row` names."""
-        order = np.argsort(unit_of_row, kind="stable")
-        changes = np.flatnonzero(np.diff(unit_of_row[order])) + 1
-        starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
+    def grouped(
+        cls, rows: Sequence[np.ndarray], unit_of_row: np.ndarray, places: np.ndarray | None = None
+    ) -> "RowTable":
+        """Return a table whose rows are copied in the order of their units, which `unit_of_row` names.
+
+        Rows of a unit are in the order of `places`, by default in which they are here.
+        """
+        order = np.lexsort((unit_of_row,) if places is None else (places, unit_of_row))
+        units = unit_of_row[order]
+        changes = np.flatnonzero(units[1:] != units[:-1]) + 1
+        starts = np.concatenate([[0], changes, [units.size]]).astype(np.int64)
         return cls([np.ascontiguousarray(values[order]) for values in rows], starts)
 
     def with_rows(self, rows: Sequence[np.ndarray], starts: IntArray | None) -> "RowTable":
         """Return a table of other rows of the same types, in the order of their units."""
         alike = [np.ascontiguousarray(new, dtype=old.dtype) for new, old in zip(rows, self.rows, strict=True)]
         return RowTable(alike, starts)
-
-    def first(self, count: int) -> "RowTable":
-        """Return the first units, at most `count`."""
-        count = min(count, self.n_units)
-        n_rows = count if self.starts is None else int(self.starts[count])
-        starts = None if self.starts is None else self.starts[: count + 1]
-        return self.with_rows([values[:n_rows] for values in self.rows], starts)
 
     def synthetic_row(self) -> "RowTable":
         """Return a table of one row of ones, of the same types: for compiling. Not confidential."""

@@ -378,10 +378,7 @@ def _binned(column: Modelled) -> _Binned:
 
 def _own_scale(column: Modelled) -> tuple[float, float]:
     """Return the middle and half the width of a column's range in its own units."""
-    if not isinstance(column, Number | Whole | Date):
-        return 0.5, 0.5
-    low, high = limits_of(column)
-    return low + (high - low) / 2.0, (high - low) / 2.0
+    return scale_of(replace(column, raw=False)) if isinstance(column, Number | Whole | Date) else (0.5, 0.5)
 
 
 def _in_its_place(column: Any) -> float:

@@ -194,10 +194,7 @@ def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> RowTable:
     keys = np.concatenate(bits, axis=1)
     as_one = np.ascontiguousarray(keys).view(f"V{keys.shape[1]}").ravel()
     _, places = np.unique(as_one, return_inverse=True)
-    order = np.lexsort((places, units))
-    changes = np.flatnonzero(units[order][1:] != units[order][:-1]) + 1
-    starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
-    return RowTable(tuple(np.ascontiguousarray(values[order]) for values in rows), starts)
+    return RowTable.grouped(rows, units, places)
 
 
 def unit_codes(name: str, values: np.ndarray) -> np.ndarray:

@@ -176,11 +176,9 @@ class Table:
     def opened(self, template: UnitLikelihood) -> Iterator[PartitionedUnits]:
         """Open the table for a run, and close it at the end. `template` is the model's likelihood on the template.
 
-        Raises
-        ------
-        UnsupportedTable
-            If a column is missing, of another type or shape than the template's, or has missing entries, or if rows of
-            a unit could be in two places. With a schema: if an input of the model is no column of `template`.
+        It raises `UnsupportedTable` if a column is missing, of another type or shape than the template's, or has
+        missing entries, or if rows of a unit could be in two places; with a schema, if an input of the model is no
+        column of `template`.
         """
         if self.schema is None:
             columns = columns_for(template.inputs, self._given, self.unit)
@@ -223,10 +221,8 @@ class Table:
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
         """Return the number of units with each level of columns of texts, declared or not. Confidential.
 
-        Raises
-        ------
-        UnsupportedTable
-            If a column is missing or has no levels, or the table is on Dask, or rows of a unit could be in two places.
+        It raises `UnsupportedTable` if a column is missing or has no levels, the table is on Dask, or rows of a unit
+        could be in two places.
         """
         asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
         found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))

@@ -133,8 +133,7 @@ def log_likelihoods(model):
     """Return a function of tables, and the tables of the model."""
     view = read(model)
     rows, parameters = view.row_split, view.parameters
-    shapes = [parameters.shapes[name] for name in parameters.names]
-    engine = RowEngine(RowGraphs(rows, view.value_variables, shapes))
+    engine = RowEngine(RowGraphs(view))
     point = parameters.split(np.full(parameters.size, 0.3))
 
     def computed(tables):

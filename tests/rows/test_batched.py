@@ -104,8 +104,7 @@ def test_no_loop_is_left_of_these_responses(model, monkeypatch):
     with pm.Model() as built:
         model(pm.Data("x", generator.normal(size=(n, 2))) @ pm.Normal("beta", 0, 1, shape=2), generator, n)
     view, made = read(built), []
-    shapes = [view.parameters.shapes[name] for name in view.parameters.names]
-    rows = engine.RowEngine(RowGraphs(view.row_split, view.value_variables, shapes))
+    rows = engine.RowEngine(RowGraphs(view))
     monkeypatch.setattr(engine, "compiled", lambda *graphs: made.append(function_without_loops(*graphs)))
     for name in ("log_likelihood", "gradient"):
         rows._compile(name, None)

@@ -510,7 +510,7 @@ def test_wide_and_grouped_gradients_are_kept_in_factors():
         slopes = pm.Normal("mu") + pm.HalfNormal("tau") * pm.Normal("z", shape=3)
         effect = pm.Normal("centre") + pm.HalfNormal("spread") * pm.Normal("offset", shape=7)
         pm.Bernoulli("y", logit_p=pm.math.dot(pm.Data("x", x), slopes) + effect[group], observed=y)
-    kinds = [part.kind for part in UnitLikelihood(read(model))._engine.parts]
+    kinds = [part.kind for part in UnitLikelihood(read(model))._engine.graphs.parts]
     assert kinds == [DENSE, DENSE, PRODUCT, DENSE, DENSE, GATHER]
 
 
