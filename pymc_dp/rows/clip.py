@@ -67,18 +67,7 @@ def shrunk(bound: float, size: int) -> float:
 @njit(**_OPTIONS, forceinline=True)
 def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray) -> None:
     """Add the squared norms of `n` columns of the slopes ``first`` to ``first + k`` to `squares`."""
-    # Several slopes in one loop, in the same order of additions: sums are then read and written less often.
-    fours = first + k // 4 * 4
-    for m in range(first, fours, 4):
-        a, b, c, d = slopes[m], slopes[m + 1], slopes[m + 2], slopes[m + 3]
-        for i in range(n):
-            squares[i] = squares[i] + a[i] * a[i] + b[i] * b[i] + c[i] * c[i] + d[i] * d[i]
-    twos = fours + k % 4 // 2 * 2
-    for m in range(fours, twos, 2):
-        a, b = slopes[m], slopes[m + 1]
-        for i in range(n):
-            squares[i] = squares[i] + a[i] * a[i] + b[i] * b[i]
-    for m in range(twos, first + k):
+    for m in range(first, first + k):
         a = slopes[m]
         for i in range(n):
             squares[i] += a[i] * a[i]
@@ -89,11 +78,6 @@ def add_outer_squares(
     vector_squares: FloatArray, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
 ) -> None:
     """Add the squared norms of outer products: of vectors with squared norms `vector_squares` and of slopes."""
-    if k == 1:
-        for i in range(n):
-            square = slopes[first, i] * slopes[first, i]
-            squares[i] += (vector_squares[i] + _TINY) * (square + _TINY)
-        return
     of_slopes = np.zeros(n)
     add_squares(slopes, first, k, n, of_slopes)
     for i in range(n):

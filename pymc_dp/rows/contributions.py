@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.rows.graphs import DENSE, Part
+from pymc_dp.rows.graphs import DENSE
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.table import Chunk
 
@@ -30,9 +30,9 @@ class Contributions:
     vector_squares: tuple[FloatArray, ...]
     log_likelihoods: FloatArray
 
-    def dense(self, parts: Sequence[Part], offsets: Sequence[int | None], size: int) -> FloatArray:
+    def dense(self, layout: NDArray[np.int64], size: int) -> FloatArray:
         """Return them written out, shape (size, rows)."""
-        return clip.dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), size)
+        return clip.dense(self.slopes, self.vectors, self.indices, layout, size)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,12 +48,9 @@ class Axes:
     along: FloatArray
 
     @classmethod
-    def of(
-        cls, found: Contributions, parts: Sequence[Part], offsets: Sequence[int | None], matrix: FloatArray
-    ) -> "Axes":
+    def of(cls, found: Contributions, layout: NDArray[np.int64], matrix: FloatArray) -> "Axes":
         """Return those of the rows that `found` is of."""
-        layout, matrix = clip.layout(parts, offsets), np.ascontiguousarray(matrix)
-        n_factored = sum(part.k for part in parts if part.kind != DENSE)
+        matrix, n_factored = np.ascontiguousarray(matrix), int(layout[layout[:, 0] != DENSE, 2].sum())
         n_rows = found.slopes.shape[-1]
         return cls(layout, matrix, clip.axes_of(found.vectors, found.indices, layout, matrix, n_factored, n_rows))
 

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,12 +293,14 @@ class UnitsOfChunk:
         return dataclasses.replace(behind, slopes=slopes)
 
     def _axes(self, found: Contributions, matrix: FloatArray) -> Axes:
-        return Axes.of(found, self._engine.graphs.parts, [entries.start for entries in self._parameters.slices], matrix)
+        return Axes.of(found, self._layout, matrix)
 
     def _dense(self, found: Contributions) -> FloatArray:
-        offsets = [entries.start for entries in self._parameters.slices]
-        columns = found.dense(self._engine.graphs.parts, offsets, self._parameters.size)
-        return self._chunk.per_unit(columns).T
+        return self._chunk.per_unit(found.dense(self._layout, self._parameters.size)).T
+
+    @cached_property
+    def _layout(self) -> NDArray[np.int64]:
+        return clip.layout(self._engine.graphs.parts, [entries.start for entries in self._parameters.slices])
 
     def _per_unit(self, values: FloatArray) -> FloatArray:
         return np.asarray(self._chunk.per_unit(values[None])[0])

@@ -143,8 +143,7 @@ class UnitLikelihood:
         """
         point = self.parameters.split(theta)
         offsets, size = self._offsets(blocks)
-        stored_as, clipped_to = self._engine.graphs.parts, (clip.shrunk(bound, size), 1.0 / grid)
-        parts = clip.layout(stored_as, offsets)
+        parts, clipped_to = clip.layout(self._engine.graphs.parts, offsets), (clip.shrunk(bound, size), 1.0 / grid)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
@@ -153,7 +152,7 @@ class UnitLikelihood:
                 stored = found.slopes, found.vectors, found.vector_squares, found.indices
                 return int(clip.add_clipped(*stored, parts, *clipped_to, sums)), sums
             # The rows of a unit are summed before its norm is taken.
-            columns = chunk.per_unit(found.dense(stored_as, offsets, size))
+            columns = chunk.per_unit(found.dense(parts, size))
             return int(clip.add_clipped_columns(columns, *clipped_to, sums)), sums
 
         n_clipped, total = expansion.added_up(map(add, self._chunks(units)), size)

@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 
 class _OnDemand:
-    """Stands for a module, and has its attributes."""
-
-    def __init__(self, module: str) -> None:
-        self._module = module
+    """Stands for the module, and has its attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self._module), name)
-
-    def __repr__(self) -> str:
-        return f"<{self._module}, on demand>"
+        return getattr(importlib.import_module("pymc_dp.rows.clip"), name)
 
 
 if TYPE_CHECKING:
     from pymc_dp.rows import clip
 else:
-    clip = _OnDemand("pymc_dp.rows.clip")
+    clip = _OnDemand()
 
 __all__ = ["clip"]
