@@ -58,11 +58,11 @@ class RowEngine:
 
         They take the place of the input `place`.
         """
-        return self._call("log_likelihoods_of", _with(point, responses, chunk), chunk, place)[0]
+        return self._call("log_likelihoods_of", point, chunk, place, responses)[0]
 
     def gradients_of(self, point: Point, chunk: Chunk, place: int, responses: np.ndarray) -> Contributions:
         """Return first derivatives of every row's log-likelihood with each of `responses`; no log-likelihoods."""
-        found = self._call("gradients_of", _with(point, responses, chunk), chunk, place)
+        found = self._call("gradients_of", point, chunk, place, responses)
         return self._contributions(found, chunk, np.empty(0))
 
     def _contributions(self, found: Sequence[np.ndarray], chunk: Chunk, log_likelihoods: FloatArray) -> Contributions:
@@ -78,13 +78,16 @@ class RowEngine:
         named = np.array(indices, dtype=np.int64).reshape(-1, chunk.n_rows)
         return Contributions(columns, named, *vectors_of(chunk, graphs.tables), log_likelihoods)
 
-    def _call(self, name: str, point: Point, chunk: Chunk, place: int | None = None) -> list[np.ndarray]:
-        """Call a function; `place` is that of an input of the rows that is in `point` already, if there is one."""
+    def _call(
+        self, name: str, point: Point, chunk: Chunk, place: int | None = None, responses: np.ndarray | None = None
+    ) -> list[np.ndarray]:
+        """Call a function; `responses` stand for the input `place` of the rows, where they are given."""
         if name not in self._compiled:
             self._compiled[name] = self._compile(name, place)
+        given = [] if responses is None else [responses[:, None], np.array(chunk.n_rows)]
         rows = [values for where, values in enumerate(chunk.rows[: len(self.graphs.rows)]) if where != place]
         with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
-            return self._compiled[name](*point, *rows)
+            return self._compiled[name](*point, *given, *rows)
 
     def _compile(self, name: str, place: int | None) -> Callable[..., list[np.ndarray]]:
         graphs = self.graphs
@@ -114,11 +117,6 @@ class RowEngine:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": {}}
-
-
-def _with(point: Point, responses: np.ndarray, chunk: Chunk) -> Point:
-    """Return the inputs of functions of possible responses."""
-    return [*point, responses[:, None], np.array(chunk.n_rows)]
 
 
 def _over(

@@ -49,15 +49,14 @@ class Part:
 class RowGraphs:
     """Log-likelihood of one row, its gradient, and their inputs.
 
-    Of value variables, the model's unconstrained parameters in the order in which their values are passed, and their
-    shapes.
+    An operation of a derivative that may not see rows raises `UnsupportedModel`.
 
     Attributes
     ----------
     rows, row_shapes : list
         What stands for one row of each input, and its shape.
     value_variables : list of Variable
-        The parameters, of known shapes.
+        The model's unconstrained parameters, of known shapes, in the order in which their values are passed.
     links : list of Link or None
         For each value variable, where it meets the row, if its derivatives are kept in factors.
     cuts : list of Variable or None
@@ -72,11 +71,6 @@ class RowGraphs:
         Of the parts that have any, in order.
     response : list of Variable
         The distribution of the row's response, if it was read: see `pymc_dp.model.one_row.Response.graphs`.
-
-    Raises
-    ------
-    UnsupportedModel
-        If some operation of a derivative may not see rows.
     """
 
     def __init__(self, view: ModelView) -> None:

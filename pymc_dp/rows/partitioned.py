@@ -106,12 +106,7 @@ class PartitionedUnits:
     sum_over_units = _added_up("sum_over_units")
 
     def __init__(
-        self,
-        template: UnitLikelihood,
-        partitions: Partitions,
-        n_rows: int,
-        unit_in_words: str,
-        declared: str = "",
+        self, template: UnitLikelihood, partitions: Partitions, n_rows: int, unit_in_words: str, declared: str = ""
     ) -> None:
         #: On invented rows; its units have as many rows as here: one, or several.
         self.template = template

@@ -107,7 +107,10 @@ def _each(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     elif isinstance(column, Category):
         codes = {level: float(code) for code, level in enumerate(column.all_levels)}
         unlisted = float(len(codes) - 1) if column.other else math.nan
-        found = [_code(entry, codes, unlisted) for entry in values]
+        found = [
+            codes[level] if level in codes else math.nan if level.casefold() in _NOTHING else unlisted
+            for level in map(_level, values)
+        ]
     else:
         read = _truth if isinstance(column, YesNo) else _day if isinstance(column, Date) else _number
         found = [read(entry) for entry in values]
@@ -134,14 +137,6 @@ def _truth(entry: Any) -> float:
             return float(word in _YES)
     found = _number(entry)
     return found if found in (0.0, 1.0) else math.nan
-
-
-def _code(entry: Any, codes: dict[str, float], unlisted: float) -> float:
-    """Return the code of a level."""
-    level = _level(entry)
-    if level in codes:
-        return codes[level]
-    return math.nan if level.casefold() in _NOTHING else unlisted
 
 
 def _level(entry: Any) -> str:

@@ -218,13 +218,6 @@ class PartOfUnits(Source):
         """Return the number of units."""
         return int(self.kept.sum())
 
-    @staticmethod
-    def are_apart(sources: Sequence[Any]) -> bool:
-        """Return whether these are parts of one table, no two of which have a unit in common."""
-        parts = [each for each in sources if isinstance(each, PartOfUnits)]
-        alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
-        return alike and int(np.sum([each.kept for each in parts], axis=0).max(initial=0)) <= 1
-
     def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
         """Yield the columns of pieces of the table, none of which has a part of a unit."""
         begin = end = 0

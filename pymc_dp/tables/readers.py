@@ -124,12 +124,8 @@ class Query:
                 f"The database did not answer the query: {type(error).__name__}. Its message is not shown, as it may "
                 "hold entries."
             ) from None
-        found = {}
-        for name in names:
-            place = _place(header, name)
-            found[name] = np.empty(len(rows), dtype=object)
-            found[name][:] = [row[place] for row in rows]
-        return found
+        places = {name: _place(header, name) for name in names}
+        return {name: np.fromiter((row[at] for row in rows), object, len(rows)) for name, at in places.items()}
 
 
 def _place(header: Sequence[str], name: str) -> int:

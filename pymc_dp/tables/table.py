@@ -216,7 +216,10 @@ class Table:
     @staticmethod
     def are_apart(tables: Sequence["Table"]) -> bool:
         """Return whether these are parts of one table, no two of which have a unit in common."""
-        return PartOfUnits.are_apart([vars(each)["_source"] for each in tables])
+        sources = [vars(each)["_source"] for each in tables]
+        parts = [each for each in sources if isinstance(each, PartOfUnits)]
+        alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
+        return alike and int(np.sum([each.kept for each in parts], axis=0).max(initial=0)) <= 1
 
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
         """Return the number of units with each level of columns of texts, declared or not. Confidential.
