@@ -47,7 +47,7 @@ _MOST_BITS = 256
 
 
 @dataclass(frozen=True)
-class PoissonBatches:
+class PoissonBatches(PoissonSampling):
     """Batches in which every unit takes part independently.
 
     Attributes
@@ -55,8 +55,6 @@ class PoissonBatches:
     sampling_probability : float
         In (0, 1], public: not computed from the number of units, which is protected.
     """
-
-    sampling_probability: float
 
     relation: ClassVar[Relation] = "add-remove"
     #: Sensitivity of a sum over a batch, divided by the clip bound.
@@ -85,7 +83,7 @@ class PoissonBatches:
 
 
 @dataclass(frozen=True)
-class BatchesWithoutReplacement:
+class BatchesWithoutReplacement(SamplingWithoutReplacement):
     """Batches of a fixed size, each uniform among all subsets of that size.
 
     Attributes
@@ -95,9 +93,6 @@ class BatchesWithoutReplacement:
     n_units : int
         How many units there are, public.
     """
-
-    batch_size: int
-    n_units: int
 
     relation: ClassVar[Relation] = "substitute"
     sensitivity_factor: ClassVar[float] = 2.0
@@ -109,11 +104,6 @@ class BatchesWithoutReplacement:
         object.__setattr__(self, "batch_size", _validate.whole("batch_size", self.batch_size, at_least=1))
         if self.batch_size > self.n_units:
             raise InvalidArgument(f"batch_size {self.batch_size} is larger than the number of units, {self.n_units}.")
-
-    @property
-    def sampling_probability(self) -> float:
-        """The part of all units that is in a batch."""
-        return self.batch_size / self.n_units
 
     @property
     def scale(self) -> float:

@@ -101,8 +101,7 @@ class RowTable:
             begin, end = first, last
             if self.starts is not None:
                 begin = int(self.starts[first])
-                last = int(np.searchsorted(self.starts, begin + size, side="right")) - 1
-                last = min(max(last, first + 1), self.n_units)
+                last = max(int(np.searchsorted(self.starts, begin + size, side="right")) - 1, first + 1)
                 starts = self.starts[first : last + 1] - begin
                 end = int(self.starts[last])
             yield Chunk(slice(first, last), starts, [values[begin:end] for values in self.rows], self, begin)
