@@ -363,7 +363,7 @@ MUTANTS = (
            "return 0.0 if facts.n_units is None else 0.5", "return 0.5 if facts.n_units is None else 0.0",
            (f"{_CURATOR}test_a_half_is_taken_off_losses_where_the_number_of_units_is_public",)),
     Mutant("the noisy number of units moves by half of what it is", "number of units", "release/queries.py",
-           '        """Return 1."""\n        return 1.0', '        """Return 1."""\n        return 0.5',
+           '    kind: str = "unit_count"\n    clip_bound = 1.0', '    kind: str = "unit_count"\n    clip_bound = 0.5',
            (f"{_CURATOR}test_the_number_of_units_is_released_where_it_is_protected",)),
     Mutant("as many simulated rows as a protected table has", "number of units", "model/axes.py",
            "lengths[self.observed[rv]] = n_rows", "lengths[self.observed[rv]] = min(lengths[self.observed[rv]], n_rows)",

@@ -334,10 +334,7 @@ class UnitCount(Query):
     """How many units there are, where that is protected: settings go by it."""
 
     kind: str = "unit_count"
-
-    def bound(self, facts: PublicFacts) -> float:
-        """Return 1."""
-        return 1.0
+    clip_bound = 1.0
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse where the number of units is public."""

@@ -65,7 +65,7 @@ class Query(ABC):
     adds_noise: ClassVar[bool] = True
     #: Whether counts of clipped units are released with a sum over a batch, as further entries.
     counted: bool = False
-    #: The largest norm of a unit's contribution, where it is a field of the query.
+    #: The largest norm of a unit's contribution, where it depends on nothing that is public of the curator.
     clip_bound: float
 
     @property

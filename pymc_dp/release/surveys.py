@@ -253,15 +253,12 @@ class PredictionCounts(NonNegative, SumOverUnits):
     theta: FloatArray
     edges: FloatArray
     kind: str = "prediction_counts"
+    clip_bound = ROOM_OF_COUNTS
 
     @property
     def size(self) -> int:
         """The number of bins."""
         return self.edges.size + 1
-
-    def bound(self, facts: PublicFacts) -> float:
-        """Return the norm of a unit's counts."""
-        return ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse edges that do not increase."""
@@ -385,15 +382,12 @@ class PredictionSpreads(_Spreads):
 
     clip_bounds: FloatArray
     kind: str = "prediction_spreads"
+    clip_bound = 1.0
 
     @property
     def size(self) -> int:
         """The differences of every group."""
         return self.by.bins * self.count * len(self.predicted.scenarios)
-
-    def bound(self, facts: PublicFacts) -> float:
-        """Return the norm that units are clipped to."""
-        return 1.0
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse clip bounds that are not one for each group."""
