@@ -1,9 +1,8 @@
 """Facts of a model's graph and of the shapes of its data, before any row is looked at. No value of the rows is read."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -69,14 +68,6 @@ Places = NDArray[np.intp]
 Which = NDArray[np.bool_]
 
 
-def _no_places() -> Places:
-    return np.zeros(0, dtype=np.intp)
-
-
-def _none() -> Which:
-    return np.zeros(0, dtype=np.bool_)
-
-
 @dataclass(frozen=True, eq=False)
 class Structure:
     """The facts of a model that steps know when they are made."""
@@ -85,12 +76,12 @@ class Structure:
     known: Which  # whether the likelihood can depend on each parameter
     scales: Places  # known logarithms of positive variables, of a factor of rows' scale, of their scatter
     #: Which of them is the scale of a location-scale family that rows are drawn from.
-    followed: Places = field(default_factory=_no_places)
+    followed: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     followed_is_rate: bool = False  # whether that is its inverse
     #: Which of them are those of rows of a Student t distribution.
-    degrees_of_freedom: Places = field(default_factory=_no_places)
+    degrees_of_freedom: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: Which parameters are the location of normal rows, linear, and nothing else.
-    location: Which = field(default_factory=_none)
+    location: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     normal: bool = False  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool = False  # whether rows can be drawn from the model without any table
     responses_are_known: bool = True  # whether the model says which responses a row could have had
@@ -98,30 +89,31 @@ class Structure:
     rows_are_discrete: bool = True  # whether these are known, and categories or counts
     rows_are_positive: bool = False  # whether a row is a positive real number
     #: Which meet covariates, and the distribution of rows in no other way; no scales.
-    in_predictor: Which = field(default_factory=_none)
+    in_predictor: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Along which all linear predictors rise by 1; zero where the graph says nothing.
-    rise: FloatArray = field(default_factory=partial(np.zeros, 0))
-    kinked: Which = field(default_factory=_none)  # in which parameters the log-likelihood of a row is a broken line
+    rise: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: In which parameters the log-likelihood of a row is a broken line.
+    kinked: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: The logarithm of the scale of censored rows is this times the parameters; zero if they are of no such family.
-    scale_of_censored: FloatArray = field(default_factory=partial(np.zeros, 0))
+    scale_of_censored: FloatArray = field(default_factory=lambda: np.zeros(0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
     """Return the facts that steps may know of a model and its parameters; `unit` may name the dim that counts rows."""
     start, known = parameters.to_theta(default_point(model)), in_likelihood(model, parameters)
-    degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
-    given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
-    start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
+    degrees_of_freedom = degrees_of_freedom_of_rows(model, parameters)
+    given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
+    start[degrees_of_freedom & ~given] = np.log(_HEAVY_TAILS)
     responses = responses_of_rows(model)
-    scales = scale_places(model, parameters)
+    scales = all_scales(model, parameters)
     return Structure(
         start,
         known,
-        scales[known[scales]],
-        places_of_scale(model, parameters),
+        np.flatnonzero(scales & known),
+        np.flatnonzero(scale_of_rows(model, parameters)),
         scale_is_rate(model),
-        degrees_of_freedom,
+        np.flatnonzero(degrees_of_freedom),
         location_of_normal_rows(model, parameters),
         is_linear_and_normal(model),
         rows_can_be_simulated(model, unit),
@@ -129,7 +121,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         responses.are_all,
         bool(responses.values) and responses.are_whole,
         rows_are_positive(model),
-        in_predictor(model, parameters) & ~np.isin(np.arange(start.size), scales),
+        in_predictor(model, parameters) & ~scales,
         rise_of_predictors(model, parameters),
         kinked_in(model, parameters),
         scale_of_censored_rows(model, parameters),
@@ -156,41 +148,32 @@ def rows_can_be_simulated(model: pm.Model, unit: str | None = None) -> bool:
         return False
 
 
-def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+def in_likelihood(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return for each parameter whether the likelihood can depend on it, shape (parameters,)."""
-    reached = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
-    found = np.zeros(parameters.size, dtype=bool)
-    found[_places_of(model, parameters, lambda rv: rv in reached)] = True
-    return found
+    return _which(model, parameters, ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
 
 
-def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    """Return the places of parameters that are logarithms of positive variables, such as a scale or a shape.
+def all_scales(model: pm.Model, parameters: ParameterVector) -> Which:
+    """Return which parameters are logarithms of positive variables, such as a scale or a shape.
 
     Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``; or of the diagonal of a Cholesky factor of theirs.
     """
-    factors = _factors_of_scale(model)
-    return np.union1d(_logarithms(model, parameters), _places_of(model, parameters, lambda rv: rv in factors))
+    return _logarithms(model, parameters) | _which(model, parameters, _factors_of_scale(model))
 
 
-def _logarithms(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    logs = _places_of(model, parameters, lambda rv: isinstance(model.rvs_to_transforms.get(rv), LogTransform))
-    return np.union1d(logs, _diagonals(model, parameters))
-
-
-def _diagonals(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    """Return the places of the diagonals of Cholesky factors of the scatter of rows; each is packed by rows."""
+def _logarithms(model: pm.Model, parameters: ParameterVector) -> Which:
+    """Return which are logarithms of positive variables or of diagonals of Cholesky factors of the scatter of rows."""
+    transforms = model.rvs_to_transforms
+    found = _which(model, parameters, [rv for rv, each in transforms.items() if isinstance(each, LogTransform)])
     nodes = [rv.owner for rv in model.observed_RVs if rv.owner is not None and isinstance(rv.owner.op, _OF_LOCATION)]
-    scatters = ancestors([node.op.dist_params(node)[-1] for node in nodes], blockers=model.free_RVs)
-    found, of_rows = [np.zeros(0, dtype=np.intp)], set(scatters)
+    scatters = set(ancestors([node.op.dist_params(node)[-1] for node in nodes], blockers=model.free_RVs))
     for value, entries in zip(model.value_vars, parameters.slices, strict=True):
         rv = model.values_to_rvs[value]
-        if rv in of_rows and isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
+        if rv in scatters and isinstance(transforms.get(rv), CholeskyCovPacked):
             (size, *_) = rv.owner.op.dist_params(rv.owner)
-            rows, columns = np.tril_indices(int(leaf_value(size)))
-            places = np.arange(entries.start, entries.stop).reshape(-1, rows.size)
-            found.append(places[:, rows == columns].ravel())
-    return np.concatenate(found)
+            rows, columns = np.tril_indices(int(leaf_value(size)))  # each factor is packed by rows
+            found[entries] = np.resize(rows == columns, entries.stop - entries.start)
+    return found
 
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
@@ -230,18 +213,16 @@ def undimmed(variable: Variable) -> Variable:
     return variable
 
 
-def _places_of(model: pm.Model, parameters: ParameterVector, holds: Callable[[Variable], bool]) -> NDArray[np.intp]:
-    """Return the places of the parameters of free variables with a property."""
-    places = [
-        np.arange(entries.start, entries.stop)
-        for value, entries in zip(model.value_vars, parameters.slices, strict=True)
-        if holds(model.values_to_rvs[value])
-    ]
-    return np.concatenate([np.zeros(0, dtype=np.intp), *places])
+def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Variable]) -> Which:
+    """Return which parameters are those of the free variables among some variables, shape (parameters,)."""
+    found, among = np.zeros(parameters.size, dtype=bool), set(variables)
+    for value, entries in zip(model.value_vars, parameters.slices, strict=True):
+        found[entries] = model.values_to_rvs[value] in among
+    return found
 
 
-def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> NDArray[np.intp]:
-    """Return the places of the log-scale of a location-scale family that rows are drawn from.
+def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> Which:
+    """Return which parameters are the log-scale of a location-scale family that rows are drawn from.
 
     The information of the location is in proportion to the inverse square of the scale. If `symmetric`, only of
     families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
@@ -253,13 +234,13 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
         or not isinstance(node.op, _LOCATION_SCALE)
         or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV))
     ):
-        return np.zeros(0, dtype=np.intp)
+        return np.zeros(parameters.size, dtype=bool)
     scale = _scale_of(node)
     reached = set(ancestors([scale], blockers=model.free_RVs))
     if symmetric:
         reached -= set(ancestors([each for each in node.op.dist_params(node) if each is not scale]))
-    scales = _logarithms(model, parameters) if symmetric else scale_places(model, parameters)
-    return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scales)
+    scales = _logarithms(model, parameters) if symmetric else all_scales(model, parameters)
+    return scales & _which(model, parameters, reached)
 
 
 def scale_is_rate(model: pm.Model) -> bool:
@@ -270,16 +251,16 @@ def scale_is_rate(model: pm.Model) -> bool:
     return undimmed(_scale_of(node)) in model.free_RVs or bool(_factors_of_scale(model))
 
 
-def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+def degrees_of_freedom_of_rows(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return which parameters are the logarithm of the degrees of freedom of rows."""
     node = _node_of_rows(model)
     if node is None or not isinstance(node.op, families.StudentTRV):
-        return np.zeros(0, dtype=np.intp)
+        return np.zeros(parameters.size, dtype=bool)
     degrees = undimmed(node.op.dist_params(node)[0])
-    return np.intersect1d(_places_of(model, parameters, lambda rv: rv is degrees), _logarithms(model, parameters))
+    return _logarithms(model, parameters) & _which(model, parameters, [degrees])
 
 
-def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return which parameters are the location of rows, linear in it and in nothing else, shape (parameters,).
 
     Of rows, or their logarithms, that are normal, of one number or several, or multivariate Student t.
@@ -296,10 +277,8 @@ def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> NDA
         else:
             elsewhere.append(location)
     others = {rv for each in elsewhere for rv in _reached(each, model.free_RVs)}
-    found = np.zeros(parameters.size, dtype=bool)
-    found[_places_of(model, parameters, lambda rv: rv in apart - others)] = True
-    found[scale_places(model, parameters)] = False  # the logarithm of a positive variable is linear in it
-    return found
+    # The logarithm of a positive variable is linear in it.
+    return _which(model, parameters, apart - others) & ~all_scales(model, parameters)
 
 
 def is_linear_and_normal(model: pm.Model) -> bool:
@@ -380,10 +359,8 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
         given = _scale_of(node)
         scale, others = undimmed(given), [each for each in node.inputs if each is not given]
         if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
-            places = _places_of(model, parameters, lambda rv: rv is scale)
-            found[np.intersect1d(places, _logarithms(model, parameters))] = (
-                -1.0 if isinstance(node.op, _OF_INVERSE_SCALE) else 1.0
-            )
+            sign = -1.0 if isinstance(node.op, _OF_INVERSE_SCALE) else 1.0
+            found[_which(model, parameters, [scale]) & _logarithms(model, parameters)] = sign
     return found
 
 
@@ -401,33 +378,29 @@ def _node_of_censored_rows(model: pm.Model) -> Apply | None:
     return node.inputs[0].owner if node is not None and isinstance(node.op, CensoredRV) else None
 
 
-def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+def in_predictor(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return which parameters reach the rows' distribution where covariates do, and there alone, shape (parameters,).
 
     Not a shape, or the share of zeros, beside the linear predictor. None where covariates reach it at several places by
     different parameters, or at none. Any array counts as covariates: how many rows there are has no part in it.
     """
-    found = np.zeros(parameters.size, dtype=bool)
-    moved = {rv for _, free in _predictors(model) for rv in free}
-    found[_places_of(model, parameters, lambda rv: rv in moved)] = True
-    return found
+    return _which(model, parameters, {rv for _, free in _predictors(model) for rv in free})
 
 
-def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> NDArray[np.float64]:
+def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> FloatArray:
     """Return a direction along which the linear predictor of every row rises by 1, shape (parameters,).
 
     It is an intercept: a free scalar that is added to all else, and in nothing else, or else a free vector of which
     every row adds one entry. Zero where the graph says of none, as of a column of ones.
     """
-    found, predictors = np.zeros(parameters.size), _predictors(model)
+    predictors, first = _predictors(model), list[Variable]()
     sums = set[Variable]()
     for given, free in predictors:
         sums |= _sums_with_covariates(given, free)
     if len(sums) == 1:
         intercepts = [rv for rv in _intercepts(sums.pop(), predictors[0][1]) if not model.rvs_to_transforms.get(rv)]
         first = sorted(intercepts, key=lambda rv: rv.type.ndim)[:1]
-        found[_places_of(model, parameters, lambda rv: rv in first)] = 1.0
-    return found
+    return _which(model, parameters, first).astype(np.float64)
 
 
 def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]:
@@ -467,7 +440,7 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
             ahead += [(each, added, one_entry) for each in node.inputs]
         elif scalar_op == sub:
             ahead += [(node.inputs[0], added, one_entry), (node.inputs[1], False, one_entry)]
-        elif isinstance(node.op, AdvancedSubtensor) and _takes_one_entry(node):
+        elif isinstance(node.op, AdvancedSubtensor) and [each.type.ndim for each in node.inputs] == [1, 1]:
             ahead.append((node.inputs[0], added, True))
         else:
             terms.append((variable, added, one_entry))
@@ -477,10 +450,6 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
         for term, added, one_entry in terms
         if added and term in free and term.type.ndim <= int(one_entry) and sum(term in each for each in reached) == 1
     ]
-
-
-def _takes_one_entry(node: Apply) -> bool:
-    return len(node.inputs) == 2 and node.inputs[0].type.ndim == node.inputs[1].type.ndim == 1
 
 
 def _reached(variable: Variable, free: Collection[Variable]) -> set[Variable]:
@@ -513,19 +482,17 @@ def _has_covariates(variable: Variable, free: Collection[Variable]) -> bool:
     return any(math.prod(_shape(leaf)) > 1 for leaf in reached if leaf.owner is None)
 
 
-def kinked_in(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+def kinked_in(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return in which parameters the log-likelihood of a row is a broken line, shape (parameters,).
 
     In those of the location of a Laplace distribution, and of an asymmetric one, which is for quantile regression: it
     curves nowhere but in its kink.
     """
-    found, node = np.zeros(parameters.size, dtype=bool), _node_of_rows(model)
+    node, location = _node_of_rows(model), list[Variable]()
     if node is not None and isinstance(node.op, families.LaplaceRV | AsymmetricLaplaceRV):
         given = node.op.dist_params(node)
-        location = given[0] if isinstance(node.op, families.LaplaceRV) else given[-1]
-        reached = set(ancestors([location], blockers=model.free_RVs))
-        found[_places_of(model, parameters, lambda rv: rv in reached)] = True
-    return found
+        location = [given[0] if isinstance(node.op, families.LaplaceRV) else given[-1]]
+    return _which(model, parameters, ancestors(location, blockers=model.free_RVs))
 
 
 class ResponsesOfRows(NamedTuple):

@@ -24,9 +24,9 @@ from pymc_dp.model.structure import (
     ResponsesOfRows,
     in_likelihood,
     kinked_in,
-    places_of_scale,
     responses_of_rows,
     scale_of_normal_rows,
+    scale_of_rows,
 )
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
@@ -92,7 +92,7 @@ class ModelView:
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
         """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
-        return places_of_scale(self._rows.model, self.parameters, symmetric=True)
+        return np.flatnonzero(scale_of_rows(self._rows.model, self.parameters, symmetric=True))
 
     @property
     def parameters_in_likelihood(self) -> int:

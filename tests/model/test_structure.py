@@ -11,13 +11,13 @@ from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.structure import (
     MOST_RESPONSES,
     ResponsesOfRows,
+    all_scales,
     in_likelihood,
     is_linear_and_normal,
     location_of_normal_rows,
-    places_of_scale,
     responses_of_rows,
     rows_can_be_simulated,
-    scale_places,
+    scale_of_rows,
     structure_of,
 )
 
@@ -113,20 +113,15 @@ def test_the_likelihood_depends_on_what_it_reaches():
         "effect": [True, True, True],
         "sigma_log__": [True],
     }
-    places = scale_places(model, parameters)
-    assert sorted(places) == sorted(
-        place
-        for name, entries in zip(parameters.names, parameters.slices, strict=True)
-        if name.endswith("_log__")
-        for place in range(entries.start, entries.stop)
-    )
+    scales = np.flatnonzero(all_scales(model, parameters))
+    assert [parameters.labels[place] for place in scales] == ["scale_log__", "sigma_log__"]
 
 
 def test_a_potential_is_part_of_the_likelihood_and_a_model_may_have_no_scales():
     model = made(potential)
     parameters = ParameterVector(model)
     assert in_likelihood(model, parameters).tolist() == [True]
-    assert scale_places(model, parameters).size == 0
+    assert not all_scales(model, parameters).any()
 
 
 def counts(eta):
@@ -260,7 +255,7 @@ def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
         with pm.Model() as model:
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
-        assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted
+        assert [parameters.labels[place] for place in np.flatnonzero(scale_of_rows(model, parameters))] == wanted
 
 
 def test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone():
@@ -504,9 +499,9 @@ def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():
         with pm.Model() as model:
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
-        for places in (scale_places(model, parameters), places_of_scale(model, parameters)):
-            assert [parameters.labels[place] for place in places] == wanted
-        assert places_of_scale(model, parameters, symmetric=True).size == 0
+        for found in (all_scales(model, parameters), scale_of_rows(model, parameters)):
+            assert [parameters.labels[place] for place in np.flatnonzero(found)] == wanted
+        assert not scale_of_rows(model, parameters, symmetric=True).any()
 
 
 def test_a_logarithm_in_the_location_of_an_asymmetric_laplace_distribution_is_no_scale():
@@ -516,8 +511,8 @@ def test_a_logarithm_in_the_location_of_an_asymmetric_laplace_distribution_is_no
         mean = pm.math.exp(pm.Normal("a") + pm.Normal("b") * pm.Data("x", x))
         pm.AsymmetricLaplace("y", mu=mean, b=pm.math.exp(pm.Normal("c") + 0.1), q=0.3, observed=x)
     parameters = ParameterVector(model)
-    for places in (scale_places(model, parameters), places_of_scale(model, parameters)):
-        assert [parameters.labels[place] for place in places] == ["c"]
+    for found in (all_scales(model, parameters), scale_of_rows(model, parameters)):
+        assert [parameters.labels[place] for place in np.flatnonzero(found)] == ["c"]
     assert structure_of(model, parameters).followed_is_rate
 
 
@@ -636,11 +631,11 @@ def test_what_another_outcome_depends_on_or_a_potential_is_no_location_alone():
 def test_diagonals_of_cholesky_factors_are_logarithms_of_scales():
     parameters = ParameterVector(model := made(LOCATED["a vector"][0]))
     first = parameters.slices[parameters.names.index("factor_cholesky-cov-packed__")].start
-    assert scale_places(model, parameters).tolist() == [first, first + 2, first + 5]
+    assert np.flatnonzero(all_scales(model, parameters)).tolist() == [first, first + 2, first + 5]
     with pm.Model() as model:  # of effects of groups that are not centred
         factor = cholesky()["chol"]
         pm.Normal("y", (pm.Normal("z", shape=(4, 3)) @ factor.T)[COLUMN.astype(int) % 4, 0], 1.0, observed=COLUMN)
-    assert scale_places(model, ParameterVector(model)).size == 0
+    assert not all_scales(model, ParameterVector(model)).any()
 
 
 def test_a_potential_may_be_part_of_the_likelihood():
