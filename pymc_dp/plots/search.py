@@ -20,7 +20,6 @@ from pymc_dp.run.private_likelihood import PrivateLikelihood
 _VISUALS = ("way", "points", "noise", "posterior", "noise_alone", "title", "xlabel", "ylabel", "legend")
 #: Kinds of releases that lead from one point to the next, and their names in the figure.
 _STAGES = {"bounded_score": "vote", "approach": "step", "centre": "step", "score": "centre"}
-_VOTE = "bounded_score"
 #: The first panel; the others have the names of parameters.
 _LENGTH = "length of the score"
 #: Colour and marker of each stage.
@@ -38,7 +37,7 @@ class _Stop(NamedTuple):
     """A release before the chains, at a point on the unconstrained scale; `order` is its place among all releases."""
 
     order: int
-    kind: str
+    stage: str
     theta: FloatArray
     value: FloatArray
     noise_std: float
@@ -94,7 +93,7 @@ def plot_releases(
         raise InvalidArgument(f"This run has no prelude whose way could be drawn. {_NOTHING_TO_SHOW}")
     labels = [str(label) for label in releases["parameter"].values]
     chosen = chosen_names(labels, var_names, filter_vars)
-    stages = list(dict.fromkeys(_STAGES[stop.kind] for stop in stops))
+    stages = list(dict.fromkeys(stop.stage for stop in stops))
     colors, markers = zip(*(_LOOKS[stage] for stage in stages), strict=True)
     panels = Panels(
         {_LENGTH: 2.2} | dict.fromkeys(chosen, 1.9),
@@ -107,9 +106,10 @@ def plot_releases(
         not_private=why_not_private(facts),
     )
     # Lengths of scores, in multiples of the length of noise alone.
-    places = np.array([float(place) for place, stop in enumerate(stops) if stop.kind != _VOTE])
-    scores = [stop for stop in stops if stop.kind != _VOTE]
-    lengths = np.array([float(np.linalg.norm(stop.value)) for stop in scores])
+    votes = [place for place, stop in enumerate(stops) if stop.stage == "vote"]
+    places = np.setdiff1d(np.arange(len(stops)), votes)
+    scores = [stops[place] for place in places]
+    lengths = np.array([np.linalg.norm(stop.value) for stop in scores])
     of_noise = np.array([stop.noise_std * math.sqrt(stop.value.size) for stop in scores])
     ratios = lengths / np.maximum(of_noise, np.finfo(float).tiny)
     panels.horizontal(_LENGTH, 1.0, "noise_alone")
@@ -135,8 +135,7 @@ def plot_releases(
             panels.draw("posterior", az.visuals.hspan, band, panel=label, color="B3", alpha=0.35)
             # Noise of standard deviation 1 in a score moves the parameter by this much.
             per_noise = math.sqrt(likelihood.without_noise[place, place] / float(facts["n_units"]))
-            last_vote = max((now for now, stop in enumerate(stops) if stop.kind == _VOTE), default=-1)
-            reached = np.arange(last_vote + 2, len(stops))
+            reached = np.arange(max(votes, default=-1) + 2, len(stops))
             noise = np.array([_REACH * stops[now - 1].noise_std * per_noise for now in reached])
             panels.error_bars(label, reached, values[reached] - noise, values[reached] + noise)
         panels.line(label, np.arange(len(stops)), values, "way", width=1.0)
@@ -150,14 +149,14 @@ def plot_releases(
 def _stops(releases: xr.Dataset) -> list[_Stop]:
     """Return the releases before the chains, in order."""
     found: list[_Stop] = []
-    for kind in _STAGES:
+    for kind, stage in _STAGES.items():
         if kind not in releases or f"{kind}_order" not in releases.coords:
             continue
         values = releases[kind].values.reshape(releases[kind].shape[0], -1)
         chains, orders, thetas = (releases[f"{kind}_{name}"].values for name in ("chain", "order", "position"))
         noise = releases[noise_std_of(kind)].values
         found += [
-            _Stop(int(orders[each]), kind, thetas[each], values[each], float(noise[each]))
+            _Stop(int(orders[each]), stage, thetas[each], values[each], float(noise[each]))
             for each in np.flatnonzero(chains == _BEFORE_THE_CHAINS)
         ]
     return sorted(found, key=lambda stop: stop.order)
@@ -165,9 +164,8 @@ def _stops(releases: xr.Dataset) -> list[_Stop]:
 
 def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: np.ndarray, y: FloatArray) -> None:
     """Draw releases, by stage."""
-    by_stage = []
-    for stage in dict.fromkeys(_STAGES[stop.kind] for stop in stops):
-        here = [_STAGES[stop.kind] == stage for stop in stops]
-        by_stage.append(xy(np.where(here, x, np.nan), np.where(here, y, np.nan)).expand_dims(stage=[stage]))
-    points = xr.concat(by_stage, dim="stage")
+    of_points = [stop.stage for stop in stops]
+    stages = list(dict.fromkeys(of_points))
+    here = xr.DataArray(stages, coords={"stage": stages}) == xr.DataArray(of_points, dims="point")
+    points = xy(x, y).where(here)
     panels.draw("points", az.visuals.scatter_xy, points, panel=panel, by_series=("color", "marker"), size=36)
