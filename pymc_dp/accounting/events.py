@@ -128,9 +128,9 @@ class Releases(ABC):
         """
         return ()
 
-    @abstractmethod
     def renyi_bound(self, order: int) -> float:
         """Return the Rényi divergence of one release at an integer order from 2; infinite where none is known."""
+        return math.inf
 
     def to_dp_accounting(self) -> Any:
         """Return the same releases as a ``dp_accounting.DpEvent``, of Google's library: for a second opinion.
@@ -281,10 +281,6 @@ class ThresholdedReleases(NoisyReleases):
     def counts(self) -> GaussianReleases:
         """The releases as they would be, if it were public which levels occur."""
         return GaussianReleases(self.kind, self.count, self.noise_multiplier, coordinates=self.coordinates)
-
-    def renyi_bound(self, order: int) -> float:
-        """Return infinity: what one table cannot publish and the other can has no finite divergence."""
-        return math.inf
 
 
 @dataclass(frozen=True)

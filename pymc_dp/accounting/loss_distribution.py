@@ -163,20 +163,15 @@ def loss_distribution_epsilon(
     return math.inf if found is None else max(_composed_epsilon(each, delta) for each in found)
 
 
-def loss_distribution_deltas(
-    releases: Sequence[Releases],
-    epsilons: Array,
-    least_delta: float = 1e-9,
-    tolerance: float = DEFAULT_TOLERANCE,
-) -> Array:
+def loss_distribution_deltas(releases: Sequence[Releases], epsilons: Array, least_delta: float = 1e-9) -> Array:
     """Return for each epsilon a delta for which the releases together are (epsilon, delta)-private.
 
-    Releases and tolerance are as of `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta`
-    are not resolved: they are rounded up to a small part of it. The results, shape (epsilons,), are never below the
+    Releases are as of `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta` are not
+    resolved: they are rounded up to a small part of it. The results, shape (epsilons,), are never below the
     exact deltas; they are 1 where the distribution of a loss is not known.
     """
     least_delta = _validate.open_unit_interval("least_delta", least_delta)
-    found = _composed(releases, least_delta, tolerance)
+    found = _composed(releases, least_delta, DEFAULT_TOLERANCE)
     if found is None:
         return np.ones_like(epsilons)
     worst: Array = np.max([each.deltas(epsilons) for each in found], axis=0)

@@ -136,15 +136,6 @@ def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
     return not set(model.free_RVs).isdisjoint(ancestors([parameter]))
 
 
-def _is_normal_member(rv: Any, model: pm.Model) -> bool:
-    """Return whether a free variable is normal, not transformed, and its scale depends on other free variables."""
-    return (
-        isinstance(rv.owner.op, families.NormalRV)
-        and model.rvs_to_transforms[rv] is None
-        and _depends_on_others(rv.owner.inputs[-1], model)
-    )
-
-
 class Unstandardised:
     """The parameters of a model as functions of those of the same model with standardised members.
 
@@ -210,7 +201,8 @@ def from_means_and_members(
     shapes = dict(zip(model.free_RVs, parameters.shapes.values(), strict=True))
     found = np.eye(parameters.size)
     for rv in model.free_RVs:
-        if not (in_likelihood[places[rv]].all() and _is_normal_member(rv, model)):
+        is_normal = isinstance(rv.owner.op, families.NormalRV) and model.rvs_to_transforms[rv] is None
+        if not (is_normal and in_likelihood[places[rv]].all() and _depends_on_others(rv.owner.inputs[-1], model)):
             continue
         mean = rv.owner.inputs[-2]
         above = set(ancestors([mean], blockers=model.free_RVs))

@@ -33,6 +33,7 @@ from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.structure import length_of_last_axis
 
 _MATRIX = 2
@@ -151,17 +152,15 @@ class Link:
 class OneRow:
     """Rebuilds graphs for one row.
 
-    `replacements` has one row, with a row axis of length one, for every input that carries the row axis; `lengths` are
-    the model's own variables for the number of rows. `links` are the places where parameters meet row data linearly.
+    `replacements` has one row, with a row axis of length one, for every input that carries the row axis of `rows`.
+    `links` are the places where parameters meet row data linearly.
     """
 
-    def __init__(
-        self, replacements: Mapping[Variable, Variable], n_rows: int, lengths: Sequence[Variable] = ()
-    ) -> None:
+    def __init__(self, replacements: Mapping[Variable, Variable], rows: RowAxes) -> None:
         one = pt.constant(1, dtype="int64")
-        self._new: dict[Variable, Variable] = {**replacements, **dict.fromkeys(lengths, one)}
+        self._new: dict[Variable, Variable] = {**replacements, **dict.fromkeys(rows.length_variables, one)}
         self._with_rows: set[Variable] = set(self._new)
-        self._n_rows = n_rows
+        self._n_rows = rows.n_rows
         self._index_checks: list[Variable] = []
         self._met: dict[tuple[Variable, Variable], Variable] = {}
         self.links: list[Link] = []

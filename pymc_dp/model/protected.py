@@ -64,7 +64,10 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
     requested by name.
     """
     model, dims = rows.model, rows.protected_dims(lengths)
-    protected = _protected_inputs(rows, lengths)
+    graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
+    # Inputs of anything in the model that hold rows, or the number of rows or units.
+    protected = _with_rows(rows, lengths, leaves_of(graphs)) | set(rows.lengths_of_dims(lengths))
+    protected |= {model.rvs_to_values[rv] for rv in rows.observed}
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
         if rv not in model.deterministics:
@@ -94,14 +97,6 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
     if not requested or len(set(requested)) != len(requested):
         raise UnsupportedOption("var_names must name at least one variable, and none twice.")
     return PublishableNames(list(requested), [name for name in private + unsure if name not in requested])
-
-
-def _protected_inputs(rows: RowAxes, lengths: Collection[int]) -> set[Variable]:
-    """Return the inputs of anything in the model that hold rows, or the number of rows or units."""
-    model = rows.model
-    graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
-    of_rows = _with_rows(rows, lengths, leaves_of(graphs))
-    return of_rows | {model.rvs_to_values[rv] for rv in rows.observed} | set(rows.lengths_of_dims(lengths))
 
 
 def _with_rows(rows: RowAxes, lengths: Collection[int], leaves: Iterable[Variable]) -> set[Variable]:

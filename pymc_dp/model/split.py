@@ -106,7 +106,7 @@ def _rebuilt(
 ) -> tuple[OneRow, list[Variable]]:
     """Return graphs rebuilt for one row, after the object that rebuilt them; a refusal gives their name, and `why`."""
     replacements = {leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}
-    one_row = OneRow(replacements, rows.n_rows, rows.length_variables)
+    one_row = OneRow(replacements, rows)
     try:
         return one_row, one_row.rebuild(graphs)
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:

@@ -128,17 +128,14 @@ def units_of(rows: RowAxes, unit_index: UnitIndex) -> Units:
     return Units(index, lengths, f"all rows with the same {name}")
 
 
-def number_of_units(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None) -> int:
-    """Return the number of units, from the model's variables alone. Public under substitution only."""
+def public_number_of_units(model: pm.Model, unit: str | None, unit_index: UnitIndex, relation: str) -> int | None:
+    """Return the number of units, from the model's variables alone; None under a relation that protects it."""
+    if relation != "substitute":
+        return None
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     index = _unit_of_each_row(rows, unit_index)
     return rows.n_rows if index is None else np.unique(index).size
-
-
-def public_number_of_units(model: pm.Model, unit: str | None, unit_index: Any, relation: str) -> int | None:
-    """Return the number of units of a model, for plans before a run; None under a relation that protects it."""
-    return number_of_units(model, unit, unit_index) if relation == "substitute" else None
 
 
 def columns_of_rows(model: pm.Model, names: Iterable[str]) -> dict[str, np.ndarray]:

@@ -36,7 +36,7 @@ from pymc_dp.model.posterior import Posterior, places_of, priors_of
 from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import initial_values, starting_points
-from pymc_dp.model.units import number_of_units
+from pymc_dp.model.units import public_number_of_units
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import (
     Curators,
@@ -241,17 +241,17 @@ class _Run:
 
     def open(self, until_the_end: contextlib.ExitStack) -> None:
         """Open the table, where there is one, and tell the steps the number of units, where that is public."""
-        public = self.budget.relation == "substitute"
+        relation, group = self.budget.relation, self.group
         if self.data is None:
-            if public:
-                self.group.know_n_units(number_of_units(self.model, self.group.unit, self.group.unit_index))
-            return
-        self.data.refuse_relation(self.budget.relation)
-        self._read()
-        self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
-        self.template = self.of_table.template  # its units have several rows where the table says so
-        if public:
-            self.group.know_n_units(self.rows.n_units)
+            n_units = public_number_of_units(self.model, group.unit, group.unit_index, relation)
+        else:
+            self.data.refuse_relation(relation)
+            self._read()
+            self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
+            self.template = self.of_table.template  # its units have several rows where the table says so
+            n_units = self.rows.n_units if relation == "substitute" else None
+        if n_units is not None:
+            group.know_n_units(n_units)
 
     def _read(self) -> None:
         """Read the model, and make the likelihood of its own rows."""

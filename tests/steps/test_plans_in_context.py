@@ -85,7 +85,7 @@ def test_a_protected_number_of_units_is_not_looked_at(monkeypatch, model):
         raise AssertionError("the number of units was told")
 
     monkeypatch.setattr(dp.DPSGLD, "know_n_units", told)
-    monkeypatch.setattr("pymc_dp.model.units.number_of_units", lambda *_: pytest.fail("units were counted"))
+    monkeypatch.setattr("pymc_dp.model.units._unit_of_each_row", lambda *_: pytest.fail("units were counted"))
     budget = dp.PrivacyBudget(4.0, 1e-6, "add-remove")
     with model:
         step = dp.DPSGLD(budget=budget, clip_gradient=4.0, step_size=1e-6, sampling_probability=0.1)
