@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model import structure
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.axes import RowAxes, row_axes
 from pymc_dp.model.centring import as_written
@@ -20,14 +21,6 @@ from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, expressions_in
-from pymc_dp.model.structure import (
-    ResponsesOfRows,
-    in_likelihood,
-    kinked_in,
-    responses_of_rows,
-    scale_of_normal_rows,
-    scale_of_rows,
-)
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
@@ -66,14 +59,14 @@ class ModelView:
         return Prior(self._rows.model, self.parameters)
 
     @cached_property
-    def responses(self) -> ResponsesOfRows:
+    def responses(self) -> structure.ResponsesOfRows:
         """Responses that a row could have had, as far as they are known."""
-        return responses_of_rows(self._rows.model)
+        return structure.responses_of_rows(self._rows.model)
 
     @cached_property
     def kinked(self) -> NDArray[np.bool_]:
         """In which parameters the log-likelihood of a row is a broken line. It depends on no data."""
-        return kinked_in(self._rows.model, self.parameters)
+        return structure.kinked_in(self._rows.model, self.parameters)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
         """Return the names of the variables that may leave. See `publishable_names`."""
@@ -92,17 +85,17 @@ class ModelView:
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
         """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
-        return np.flatnonzero(scale_of_rows(self._rows.model, self.parameters, symmetric=True))
+        return np.flatnonzero(structure.scale_of_rows(self._rows.model, self.parameters, symmetric=True))
 
     @property
     def parameters_in_likelihood(self) -> int:
         """How many parameters the likelihood can depend on."""
-        return int(np.count_nonzero(in_likelihood(self._rows.model, self.parameters)))
+        return int(np.count_nonzero(structure.in_likelihood(self._rows.model, self.parameters)))
 
     @property
     def rows_are_normal(self) -> bool:
         """Whether rows, or their logarithms, are normal with one parameter as their scale. It depends on no data."""
-        return scale_of_normal_rows(self._rows.model) is not None
+        return structure.scale_of_normal_rows(self._rows.model) is not None
 
     def simulator(self, observed: Sequence[str], n_drawn: int) -> RowSimulator:
         """Return an object that draws rows of the observed variables from the model itself."""

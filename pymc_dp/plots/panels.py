@@ -118,9 +118,13 @@ def warn_above(collection: Any, not_private: str) -> None:
     collection.add_title(textwrap.fill(f"NOT PRIVATE: {not_private}", _LETTERS), color=COLORS[2], size=10)
 
 
-def legend_place(not_private: str) -> str:
-    """Return the place of matplotlib's legend: above, unless a warning is there."""
-    return "outside lower center" if not_private else "outside upper center"
+def add_legend(collection: Any, dim: str, chosen: Mapping[str, Any] | bool, not_private: str, **options: Any) -> None:
+    """Write a legend of a dimension, with the caller's options: matplotlib's above, unless a warning is there."""
+    if chosen is False:
+        return
+    if collection.backend == "matplotlib":
+        options["loc"] = "outside lower center" if not_private else "outside upper center"
+    collection.add_legend(dim, **(options | (dict(chosen) if isinstance(chosen, Mapping) else {})))
 
 
 class Panels:
@@ -275,15 +279,11 @@ class Panels:
 
     def legend(self, dim: str, names: Mapping[str, str], title: str = "", aes: Sequence[str] = tuple(_CYCLES)) -> None:
         """Write a legend of the series, with the text for each of its values."""
-        chosen = self._visuals.get("legend", {})
-        if chosen is False:
-            return
+        columns = {"ncols": self._legend_columns} if self.backend == "matplotlib" else {}
         aes = [name for name in aes if name != "marker" or self.backend == "matplotlib"]  # others have none in legends
         labeller = az.labels.MapLabeller(coord_map={dim: dict(names)})
-        options: dict[str, Any] = {"title": title, "labeller": labeller, "aes": aes}
-        if self.backend == "matplotlib":
-            options |= {"loc": legend_place(self._not_private), "ncols": self._legend_columns}
-        self.collection.add_legend(dim, **(options | (dict(chosen) if isinstance(chosen, Mapping) else {})))
+        chosen = self._visuals.get("legend", True)
+        add_legend(self.collection, dim, chosen, self._not_private, title=title, labeller=labeller, aes=aes, **columns)
 
 
 def _ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:

@@ -10,19 +10,7 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.plots.panels import (
-    COLORS,
-    LINESTYLES,
-    Visuals,
-    chosen_names,
-    cycled,
-    found_backend,
-    group_of,
-    legend_place,
-    sized,
-    warn_above,
-    why_not_private,
-)
+from pymc_dp.plots import panels
 from pymc_dp.reports.published import facts_of
 
 _PRIVATE, _REFERENCE = "private", "reference"
@@ -40,7 +28,7 @@ def plot_private(
     ci_prob: float = 0.9,
     plot_collection: Any = None,
     backend: str | None = None,
-    visuals: Visuals = None,
+    visuals: panels.Visuals = None,
     **pc_kwargs: Any,
 ) -> Any:
     """Plot the private posterior and a reference posterior.
@@ -75,14 +63,14 @@ def plot_private(
         If the backend is not installed.
     """
     facts = facts_of(data)
-    posterior = group_of(data, "posterior", "the run ended before the first draw after tuning.")
+    posterior = panels.group_of(data, "posterior", "the run ended before the first draw after tuning.")
     # Variables that a user has added to the posterior may be computed from rows.
     published = json.loads(facts.get("variables", "[]"))
-    names = chosen_names([name for name in published if name in posterior], var_names, filter_vars)
+    names = panels.chosen_names([name for name in published if name in posterior], var_names, filter_vars)
     if not names:
         raise InvalidArgument("var_names leaves no variable of the posterior.")
     ci_prob = _validate.open_unit_interval("ci_prob", ci_prob)
-    backend = found_backend(backend if plot_collection is None else plot_collection.backend)
+    backend = panels.found_backend(backend if plot_collection is None else plot_collection.backend)
     shown = {_PRIVATE: posterior[names].reset_coords(drop=True)}
     if reference is not None:
         shown[_REFERENCE] = _of_reference(reference, shown[_PRIVATE])
@@ -94,15 +82,15 @@ def plot_private(
         count, of_draw = len(shown), shown[_PRIVATE].isel(chain=0, draw=0)
         by_model = {name: ["model"] for name in ("color", "linestyle", "y")}
         pc_kwargs = {
-            "color": cycled(COLORS, count),
-            "linestyle": cycled(LINESTYLES, count, backend),
+            "color": panels.cycled(panels.COLORS, count),
+            "linestyle": panels.cycled(panels.LINESTYLES, count, backend),
             "y": [-1.0 - place for place in range(count)],
             "col_wrap": _COLUMNS,
             **pc_kwargs,
             "aes": by_model | dict(pc_kwargs.get("aes", {})),
         }
         n_rows = -(-sum(variable.size for variable in of_draw.data_vars.values()) // pc_kwargs["col_wrap"])
-        pc_kwargs["figure_kwargs"] = sized(0.3 + 0.2 * count + 1.9 * n_rows, backend, pc_kwargs)
+        pc_kwargs["figure_kwargs"] = panels.sized(0.3 + 0.2 * count + 1.9 * n_rows, backend, pc_kwargs)
     collection = az.plot_dist(
         shown[_PRIVATE].expand_dims(model=list(shown)),  # statistics are of each model's own draws
         plot_collection=plot_collection,
@@ -112,13 +100,11 @@ def plot_private(
         aes_by_visuals={"credible_interval": ["color", "linestyle", "y"]},
         **pc_kwargs,
     )
-    why = why_not_private(facts)
-    if legend is not False and len(shown) > 1:
-        where = {"loc": legend_place(why)} if backend == "matplotlib" else {}
-        options = dict(legend) if isinstance(legend, Mapping) else {}
-        collection.add_legend("model", **({"title": "", "aes": ["color", "linestyle"]} | where | options))
+    why = panels.why_not_private(facts)
+    if len(shown) > 1:
+        panels.add_legend(collection, "model", legend, why, title="", aes=["color", "linestyle"])
     if why:
-        warn_above(collection, why)
+        panels.warn_above(collection, why)
     return collection
 
 
@@ -146,7 +132,7 @@ def _statistics(shown: Mapping[str, xr.Dataset], ci_prob: float) -> dict[str, xr
 def _of_reference(reference: Any, posterior: xr.Dataset) -> xr.Dataset:
     """Return the same variables of another posterior, with the same coordinates, or refuse one that has others."""
     if isinstance(reference, DataTree):
-        reference = group_of(reference, "posterior", "pass a reference with draws.")
+        reference = panels.group_of(reference, "posterior", "pass a reference with draws.")
     if not isinstance(reference, xr.Dataset):
         raise InvalidArgument(f"reference must be a DataTree or a Dataset, not a {type(reference).__name__}.")
     found = {}

@@ -10,16 +10,7 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    GaussianReleases,
-    Releases,
-    all_add_in_rho,
-    epsilon_of,
-    total_rho,
-    trade_off,
-    trade_off_of_guarantee,
-)
+from pymc_dp import _validate, accounting
 from pymc_dp.budget.plan import Plan, releases_of_record
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
@@ -160,18 +151,18 @@ def _seen(data: Any, rates: FloatArray) -> _Seen:
     if why:  # the attacker sees the table as it is
         return _Seen({name: np.ones_like(rates)}, {}, not_private=why)
     releases = [each for _, each in named]
-    by_kind: dict[str, list[Releases]] = {}
+    by_kind: dict[str, list[accounting.Releases]] = {}
     for kind, each in named:
         by_kind.setdefault(kind, []).append(each)
-    if all_add_in_rho(releases):
-        whole = total_rho(releases)
-        lengths = {kind: PER_CENT * total_rho(group) / whole for kind, group in by_kind.items()}
+    if accounting.all_add_in_rho(releases):
+        whole = accounting.total_rho(releases)
+        lengths = {kind: PER_CENT * accounting.total_rho(group) / whole for kind, group in by_kind.items()}
         label = "Share of the cost, rho (%)"
     else:
-        lengths = {kind: epsilon_of(group, delta, relation) for kind, group in by_kind.items()}
+        lengths = {kind: accounting.epsilon_of(group, delta, relation) for kind, group in by_kind.items()}
         lengths = {kind: epsilon for kind, epsilon in lengths.items() if math.isfinite(epsilon)}
         label = f"Epsilon of each alone, at delta {delta:.3g}"
-    return _Seen({name: 1.0 - trade_off(releases, rates, relation)}, lengths, label)
+    return _Seen({name: 1.0 - accounting.trade_off(releases, rates, relation)}, lengths, label)
 
 
 def _seen_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Seen:
@@ -189,9 +180,9 @@ def _seen_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Seen:
         costs = {name: PER_CENT * plan.rho / budget.rho for name, plan in runs.items()}
         costs["not spent"] = max(0.0, PER_CENT - math.fsum(costs.values()))
         return _Seen(power, costs, "Share of the budget, rho (%)")
-    power = {whole: 1.0 - trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
+    power = {whole: 1.0 - accounting.trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
     if history:
-        power[spent] = 1.0 - trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
+        power[spent] = 1.0 - accounting.trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
     return _Seen(power, {name: plan.epsilon for name, plan in runs.items()}, "Epsilon of each run alone")
 
 
@@ -199,4 +190,4 @@ def _of_rho(rho: float, rates: FloatArray) -> FloatArray:
     """Return the trade-off of Gaussian releases of a total cost."""
     if rho <= 0.0:
         return 1.0 - rates
-    return trade_off([GaussianReleases("all", 1, math.sqrt(0.5 / rho))], rates, "substitute")
+    return accounting.trade_off([accounting.GaussianReleases("all", 1, math.sqrt(0.5 / rho))], rates, "substitute")
