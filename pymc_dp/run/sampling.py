@@ -315,14 +315,13 @@ class _Run:
 
     def _dry_run_all(self) -> None:
         """Make the steps' synthetic tables, and dry runs on them; refuse a run that takes too much memory."""
-        for step in self.group.steps:
+        for step, planned in zip(self.group.steps, self.plan.steps, strict=True):
             tables: SyntheticTable | Simulation | None = None
             if step.expands and step.simulates:
                 tables = Simulation(self.view, self.template, _SIMULATED_ROWS)
             elif step.expands and step.synthetic is not None:
                 tables = SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
             self.synthetic_tables.append(tables)
-        for step, tables, planned in zip(self.group.steps, self.synthetic_tables, self.plan.steps, strict=True):
             n_synthetic = 0 if tables is None else tables.stand_in().n_units
             needed, there_is = step.memory_needed(self.n_units, n_synthetic), memory_of_this_machine()
             if needed > there_is:
