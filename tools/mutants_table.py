@@ -1637,8 +1637,7 @@ MUTANTS = (
            "np.where(kinked[:, None], found.slopes * along, others)", "found.slopes * along",
            ("rows/test_engine.py::test_outer_products_of_slopes_stand_for_the_curvature_of_broken_lines",)),
     Mutant("every family has broken lines", "posterior", "model/structure.py",
-           "if node is not None and isinstance(node.op, families.LaplaceRV | AsymmetricLaplaceRV):",
-           "if node is not None:",
+           "_node_of_rows(model, families.LaplaceRV, AsymmetricLaplaceRV)", "_node_of_rows(model)",
            ("model/test_structure.py::"
             "test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone",)),
     Mutant("the inverse of a scale is a scale", "posterior", "model/structure.py",

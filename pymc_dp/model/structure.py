@@ -108,24 +108,24 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     responses = responses_of_rows(model)
     scales = all_scales(model, parameters)
     return Structure(
-        start,
-        known,
-        np.flatnonzero(scales & known),
-        np.flatnonzero(scale_of_rows(model, parameters)),
-        scale_is_rate(model),
-        np.flatnonzero(degrees_of_freedom),
-        location_of_normal_rows(model, parameters),
-        is_linear_and_normal(model),
-        rows_can_be_simulated(model, unit),
-        bool(responses.values),
-        responses.are_all,
-        bool(responses.values) and responses.are_whole,
-        rows_are_positive(model),
-        in_predictor(model, parameters) & ~scales,
-        rise_of_predictors(model, parameters),
-        kinked_in(model, parameters),
-        scale_of_censored_rows(model, parameters),
-        from_means_and_members(model, parameters, known),
+        start=start,
+        known=known,
+        scales=np.flatnonzero(scales & known),
+        followed=np.flatnonzero(scale_of_rows(model, parameters)),
+        followed_is_rate=scale_is_rate(model),
+        degrees_of_freedom=np.flatnonzero(degrees_of_freedom),
+        location=location_of_normal_rows(model, parameters),
+        normal=is_linear_and_normal(model),
+        rows_can_be_simulated=rows_can_be_simulated(model, unit),
+        responses_are_known=bool(responses.values),
+        rows_are_levels=responses.are_all,
+        rows_are_discrete=bool(responses.values) and responses.are_whole,
+        rows_are_positive=rows_are_positive(model),
+        in_predictor=in_predictor(model, parameters) & ~scales,
+        rise=rise_of_predictors(model, parameters),
+        kinked=kinked_in(model, parameters),
+        scale_of_censored=scale_of_censored_rows(model, parameters),
+        with_means_of_members=from_means_and_members(model, parameters, known),
     )
 
 
@@ -178,8 +178,8 @@ def _logarithms(model: pm.Model, parameters: ParameterVector) -> Which:
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
     """Return free scalars that are added to the logarithm of all rows' scale."""
-    node = _node_of_rows(model)
-    if node is None or not isinstance(node.op, _LOCATION_SCALE):
+    node = _node_of_rows(model, *_LOCATION_SCALE)
+    if node is None:
         return set()
     found: set[Variable] = set()
     scale = undimmed(_scale_of(node))
@@ -195,9 +195,10 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
     return found
 
 
-def _node_of_rows(model: pm.Model) -> Apply | None:
-    """Return the node that draws the rows, if one observed variable has all of them."""
-    return model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+def _node_of_rows(model: pm.Model, *families_of_rows: type) -> Apply | None:
+    """Return the node that draws the rows, if one observed variable has all of them: of one of the families, if any."""
+    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    return node if node is not None and isinstance(node.op, families_of_rows or object) else None
 
 
 def _scale_of(node: Apply) -> Variable:
@@ -228,12 +229,8 @@ def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bo
     families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
     location.
     """
-    node = _node_of_rows(model)
-    if (
-        node is None
-        or not isinstance(node.op, _LOCATION_SCALE)
-        or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV))
-    ):
+    node = _node_of_rows(model, *_LOCATION_SCALE)
+    if node is None or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV)):
         return np.zeros(parameters.size, dtype=bool)
     scale = _scale_of(node)
     reached = set(ancestors([scale], blockers=model.free_RVs))
@@ -245,16 +242,16 @@ def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bo
 
 def scale_is_rate(model: pm.Model) -> bool:
     """Return whether rows are asymmetric Laplace, with a free variable or an exponential as their inverse scale."""
-    node = _node_of_rows(model)
-    if node is None or not isinstance(node.op, AsymmetricLaplaceRV):
+    node = _node_of_rows(model, AsymmetricLaplaceRV)
+    if node is None:
         return False
     return undimmed(_scale_of(node)) in model.free_RVs or bool(_factors_of_scale(model))
 
 
 def degrees_of_freedom_of_rows(model: pm.Model, parameters: ParameterVector) -> Which:
     """Return which parameters are the logarithm of the degrees of freedom of rows."""
-    node = _node_of_rows(model)
-    if node is None or not isinstance(node.op, families.StudentTRV):
+    node = _node_of_rows(model, families.StudentTRV)
+    if node is None:
         return np.zeros(parameters.size, dtype=bool)
     degrees = undimmed(node.op.dist_params(node)[0])
     return _logarithms(model, parameters) & _which(model, parameters, [degrees])
@@ -310,8 +307,8 @@ def is_linear(model: pm.Model, location: Variable) -> bool:
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     """Return the free variable that is the scale of rows that are normal, or whose logarithms are, and nothing else."""
-    node = _node_of_rows(model)
-    if node is None or not isinstance(node.op, families.NormalRV | families.LogNormalRV):
+    node = _node_of_rows(model, families.NormalRV, families.LogNormalRV)
+    if node is None:
         return None
     mean, scale = node.op.dist_params(node)
     scale = undimmed(scale)
@@ -337,10 +334,10 @@ def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -
 
 def rows_are_positive(model: pm.Model) -> bool:
     """Return whether rows are drawn from a family of positive real numbers, censored or not."""
-    node, censored = _node_of_rows(model), _node_of_censored_rows(model)
+    censored = _node_of_censored_rows(model)
     if censored is not None:
         return isinstance(censored.op, (*_POSITIVE, families.LogNormalRV))
-    return node is not None and isinstance(node.op, _POSITIVE)
+    return _node_of_rows(model, *_POSITIVE) is not None
 
 
 def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> FloatArray:
@@ -374,8 +371,8 @@ def _is_cut_on_one_side(censored: Apply) -> bool:
 
 def _node_of_censored_rows(model: pm.Model) -> Apply | None:
     """Return the node that draws the rows before they are censored, if they are."""
-    node = _node_of_rows(model)
-    return node.inputs[0].owner if node is not None and isinstance(node.op, CensoredRV) else None
+    node = _node_of_rows(model, CensoredRV)
+    return None if node is None else node.inputs[0].owner
 
 
 def in_predictor(model: pm.Model, parameters: ParameterVector) -> Which:
@@ -488,8 +485,8 @@ def kinked_in(model: pm.Model, parameters: ParameterVector) -> Which:
     In those of the location of a Laplace distribution, and of an asymmetric one, which is for quantile regression: it
     curves nowhere but in its kink.
     """
-    node, location = _node_of_rows(model), list[Variable]()
-    if node is not None and isinstance(node.op, families.LaplaceRV | AsymmetricLaplaceRV):
+    node, location = _node_of_rows(model, families.LaplaceRV, AsymmetricLaplaceRV), list[Variable]()
+    if node is not None:
         given = node.op.dist_params(node)
         location = [given[0] if isinstance(node.op, families.LaplaceRV) else given[-1]]
     return _which(model, parameters, ancestors(location, blockers=model.free_RVs))
