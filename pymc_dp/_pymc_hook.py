@@ -132,7 +132,8 @@ def _sample(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if refusals.is_private(kwargs):
         return sample(*args, **kwargs)
     refusals.refuse_budget("pm.sample", args, kwargs)
-    refusals.refuse_table("pm.sample", kwargs)
+    if "data" in kwargs:  # PyMC takes it for an option of NUTS
+        raise UnsupportedOption("pm.sample was given data= but no budget: pass budget=, and the run is private.")
     refusals.refuse_privacy_keywords(original, kwargs)
     return original(*args, **kwargs)
 
@@ -165,7 +166,7 @@ def _is_private_result(tree: Any) -> bool:
 
 def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `pm.Data`, note the array that it is given, and take what was declared public."""
-    origins.refuse_tables_on_dask([value])
+    origins.refuse_table_on_dask(value)
     declared = is_public(value)
     with origins.refusing_labels(name, value):
         variable = original(name, value.data if declared else value, *args, **kwargs)
@@ -178,7 +179,7 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
 def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
     """Make a random variable, and note ``observed=`` and the arrays that functions hold."""
     observed = kwargs.get("observed")
-    origins.refuse_tables_on_dask([observed])
+    origins.refuse_table_on_dask(observed)
     with origins.refusing_labels(name, observed):
         variable = original(cls, name, *args, **kwargs)
     held = [value for option in kwargs.values() for value in origins.held_by(option)]
@@ -190,7 +191,7 @@ def _set_data(
     original: Callable[..., Any], /, self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Call `pm.Model.set_data`, and note the array that replaces another: it is public if it was declared itself."""
-    origins.refuse_tables_on_dask([values])
+    origins.refuse_table_on_dask(values)
     declared = is_public(values)
     result = original(self, name, values.data if declared else values, *args, **kwargs)
     declare_public(self[name], declared)

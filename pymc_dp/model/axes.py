@@ -61,7 +61,7 @@ class RowAxes:
         return axes
 
     def of_so_many_rows(self, rv: Variable, n_rows: int) -> Variable:
-        """Return an observed variable with a number of rows that the table's does not decide: it may be protected."""
+        """Return an observed variable with `n_rows` rows: how many the table has may be protected."""
         lengths = list(leaf_value(self.model.rvs_to_values[rv]).shape[: rv.type.ndim - rv.owner.op.ndim_supp])
         try:
             lengths[self.observed[rv]] = n_rows
@@ -72,7 +72,7 @@ class RowAxes:
             ) from None
 
     def one_row(self) -> dict[Variable, Variable]:
-        """Return tables of one row of zeros in place of all, and 1 in place of what says their number."""
+        """Return what stands for all rows: a row of zeros for each table, and 1 for each variable of their number."""
         found: dict[Variable, Variable] = {}
         for leaf, axis in self.of_inputs.items():
             shape = list(leaf_value(leaf).shape)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 
 _STEP = 1e-4
-#: Which entries are never zero is seen at so many points, at random, by changes of one parameter at a time.
+#: At so many random points, changes of one parameter at a time show which entries are not zero everywhere.
 _POINTS = 2
 
 

@@ -121,13 +121,12 @@ def held_by(function: Any) -> Iterator[Any]:
             yield from value
 
 
-def refuse_tables_on_dask(values: Iterable[Any]) -> None:
-    """Refuse arrays on Dask in a model: PyMC would load all of them into this process, without a word."""
-    for value in values:
-        graph = getattr(value, "__dask_graph__", None)
-        if callable(graph) and graph() is not None:
-            raise UnsupportedModel(
-                "A model would load this table on Dask into the memory of one process. Write the model on a few "
-                "invented rows of the same columns and types, and pass the table beside it: pm.sample(budget=budget, "
-                'data=dp.Table(frame, x=["age", "income"], y="default")).'
-            )
+def refuse_table_on_dask(value: Any) -> None:
+    """Refuse an array on Dask in a model: PyMC would load all of it into this process, without a word."""
+    graph = getattr(value, "__dask_graph__", None)
+    if callable(graph) and graph() is not None:
+        raise UnsupportedModel(
+            "A model would load this table on Dask into the memory of one process. Write the model on a few invented "
+            "rows of the same columns and types, and pass the table beside it: pm.sample(budget=budget, "
+            'data=dp.Table(frame, x=["age", "income"], y="default")).'
+        )

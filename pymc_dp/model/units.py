@@ -73,7 +73,7 @@ def refuse_single_rows(unit: Any, *, units_of_rows: bool) -> None:
 
 
 def refusal_of_undeclared_units(model: pm.Model) -> str | None:
-    """Return why it has to be said what a unit is: a name in the model reads like persons that are not its rows.
+    """Return why the user has to say what a unit is: a name in the model reads like persons who are not its rows.
 
     None where nothing does, and where the model will be refused for another reason. Names, dims, their lengths and
     types decide, all of which are public: no entry of an array is looked at.

@@ -29,9 +29,8 @@ HARMLESS_SURROGATE_ERROR = (0.5, 0.75)
 _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
-#: Where draws of most parameters are too narrow by less than this factor, what is doubtful is a matter of a few: they
-#: are named. It was 1.4, by 17 searches on four tables, of which those above covered .41 to .99. Of 57 preludes on 13
-#: tables 13 had 1.4 to 1.6, 12 of them with intervals that hold, and none more: from where on is a choice.
+#: Where draws of most parameters are too narrow by less than this factor, few parameters are doubtful: they are named.
+#: A choice: of 57 preludes on 13 tables 13 had 1.4 to 1.6, 12 of them with intervals that hold, and none had more.
 _DOUBTFUL_EVERYWHERE = 1.7
 #: Up to this factor a wider posterior is about as good as without privacy.
 _PRECISE_WIDENING = 1.5

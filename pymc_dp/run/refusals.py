@@ -135,12 +135,6 @@ def _holds_budget(values: Sequence[Any]) -> bool:
     return False
 
 
-def refuse_table(function: str, options: Mapping[str, Any]) -> None:
-    """Refuse ``data=`` in a call that is not private, where PyMC takes it for an option of NUTS."""
-    if "data" in options:
-        raise UnsupportedOption(f"{function} was given data= but no budget: pass budget=, and the run is private.")
-
-
 def refuse_privacy_keywords(
     function: Callable[..., Any], options: Mapping[str, Any], advice: str = _NOT_PRIVATE
 ) -> None:
