@@ -17,12 +17,9 @@ def add_copy(to: pm.Model, copy: Variable, model: pm.Model, variable: Variable, 
         to.observed_RVs.append(copy)
         value = model.rvs_to_values[variable]
         to.create_value_var(copy, transform=None, default_transform=None, value_var=value)
-    elif variable in model.data_vars:
-        to.data_vars.append(copy)
-    elif variable in model.potentials:
-        to.potentials.append(copy)
-    elif variable in model.deterministics:
-        to.deterministics.append(copy)
+    for sort in ("data_vars", "potentials", "deterministics"):
+        if variable in getattr(model, sort):
+            getattr(to, sort).append(copy)
     to.add_named_variable(copy, dims=model.named_vars_to_dims.get(variable.name))
 
 

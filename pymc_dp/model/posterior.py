@@ -1,5 +1,6 @@
 """A PyMC model of a private posterior: priors times a normal likelihood that was released. Nothing of rows is in it."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -116,9 +117,7 @@ class LogDensity:
         self._prior, self.dtype = prior or Prior(priors, parameters), str(pytensor.config.floatX)
         drawn = standardised(priors, likelihood, centre)
         self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
-        self.members = np.zeros(parameters.size, dtype=bool)
-        if self._unstandardised is not None:
-            self.members = self._unstandardised.members
+        self.members = np.zeros(parameters.size, bool) if self._unstandardised is None else self._unstandardised.members
 
     def mass_matrix(self, covariance: FloatArray, mean: FloatArray) -> FloatArray:
         """Return the inverse of a mass matrix by the covariance of parameters, and their mean.
@@ -137,14 +136,12 @@ class LogDensity:
         told = self.members | (np.diag(self._precision) > 0.0)
         block = np.ix_(told, told)
         found = np.where(told[:, None] == told, covariance, 0.0)
-        try:
+        with contextlib.suppress(np.linalg.LinAlgError):
             found[block] = np.linalg.inv(curvature[block])
-            usable = bool(np.isfinite(np.linalg.cholesky(found)).all())
-        except np.linalg.LinAlgError:
-            usable = False
-        if not usable:  # the density has no curvature there
-            return np.where(self.members[:, None] | self.members, np.eye(mean.size), covariance)
-        return found
+            if np.isfinite(np.linalg.cholesky(found)).all():
+                return found
+        # The density has no curvature there.
+        return np.where(self.members[:, None] | self.members, np.eye(mean.size), covariance)
 
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
         """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""

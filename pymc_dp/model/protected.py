@@ -12,7 +12,6 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, applys_between
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
@@ -138,9 +137,6 @@ def fills_a_triangle(node: Apply | None) -> bool:
 
 
 def _is_table(leaf: Variable) -> bool:
-    """Return whether an input may hold data of people: a data variable, or a constant of several numbers."""
-    if is_public(leaf) or not isinstance(leaf.type, TensorType):
-        return False
-    if isinstance(leaf, SharedVariable):
-        return bool(leaf.type.ndim > 0)
-    return isinstance(leaf, Constant) and bool(leaf.data.size > 1)
+    """Return whether a constant or shared array may hold data of people: a data variable, or several numbers."""
+    is_array = leaf.type.ndim > 0 if isinstance(leaf, SharedVariable) else leaf_value(leaf).size > 1
+    return is_array and not is_public(leaf)
