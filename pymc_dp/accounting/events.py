@@ -51,9 +51,6 @@ class SamplingWithoutReplacement:
         return self.batch_size / self.n_units
 
 
-Sampling = PoissonSampling | SamplingWithoutReplacement
-
-
 @dataclass(frozen=True)
 class Releases(ABC):
     """A number of releases of one kind: what they cost, and what a release that was paid for looks like.
@@ -94,7 +91,7 @@ class Releases(ABC):
         """The least noise multiplier that a release has to carry; 0 where no noise is added."""
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> PoissonSampling | SamplingWithoutReplacement | None:
         """How the units of one release are drawn; None where each release is of all of them."""
         return None
 
@@ -314,7 +311,7 @@ class PoissonGaussianReleases(NoisyReleases):
         object.__setattr__(self, "sampling_probability", probability)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> PoissonSampling:
         """How the units of one release are drawn."""
         return PoissonSampling(self.sampling_probability)
 
@@ -345,7 +342,7 @@ class BatchReleases(Releases):
             raise InvalidArgument(f"batch_size {self.batch_size} is larger than n_units {self.n_units}.")
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingWithoutReplacement:
         """How the units of one release are drawn."""
         return SamplingWithoutReplacement(self.batch_size, self.n_units)
 
