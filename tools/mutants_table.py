@@ -1295,7 +1295,7 @@ MUTANTS = (
            "return min(self.bias_of_loss, spread / float(np.sqrt(directions)))", "return self.bias_of_loss",
            ("steps/test_frames.py::test_bias_is_spread_over_directions",)),
     Mutant("noise of the curvature over a distance of noise", "posterior", "steps/prelude/belief.py",
-           "np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))", "1.0",
+           "np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))[:, None]", "1.0",
            ("steps/test_belief.py::test_noise_of_the_curvature_counts_over_the_true_distance",)),
     Mutant("bias of clipping is alike in all directions", "posterior", "steps/prelude/belief.py",
            "mean_bias**2 / np.trace(along) * inverse @ biased @ inverse,",

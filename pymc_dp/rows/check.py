@@ -60,7 +60,7 @@ def check_factorisation(view: ModelView, engine: RowEngine) -> None:
         return compared
 
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
-    single = any(variable.type.dtype == "float32" for variable in value_variables)
+    single = any(variable.type.dtype == "float32" for variable in view.value_variables)
     few = _FEWEST_ROWS if single else max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
     if few < row_split.n_rows:
         with suppress(Exception):  # whatever a graph made for another number of rows does

@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pymc.dims
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from conftest import logistic_data
@@ -229,6 +230,21 @@ def test_refused_with_the_reason(build, few, monkeypatch):
         build()
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
         UnitLikelihood(read(model))
+
+
+@pytest.mark.parametrize("mixing", [False, True])
+def test_sums_in_single_precision_are_compared_as_such(mixing):
+    """A model rounds its own sums of 5,000 rows by more than sums in double precision may differ."""
+    z = np.random.default_rng(0).normal(size=5000).astype(np.float32)
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        level = pm.HalfNormal("tau", 1.0) * pm.Normal("level", 0, 1, shape=2)[pm.Data("group", np.arange(5000) % 2)]
+        x = pm.Data("x", z)
+        pm.Normal("y", level + (x - x[:2].mean() if mixing else x), 1.0, observed=z)
+    if mixing:
+        with pytest.raises(UnsupportedModel, match="not a sum over rows|single one"):
+            UnitLikelihood(read(model))
+    else:
+        assert UnitLikelihood(read(model)).parameters.size == 3
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bool", "int32"])
