@@ -241,7 +241,7 @@ def test_sums_in_single_precision_are_compared_as_such(mixing):
         x = pm.Data("x", z)
         pm.Normal("y", level + (x - x[:2].mean() if mixing else x), 1.0, observed=z)
     if mixing:
-        with pytest.raises(UnsupportedModel, match="not a sum over rows|single one"):
+        with pytest.raises(UnsupportedModel, match=r"not a sum over rows|single one"):
             UnitLikelihood(read(model))
     else:
         assert UnitLikelihood(read(model)).parameters.size == 3

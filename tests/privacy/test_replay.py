@@ -65,6 +65,7 @@ EVERY = [*BY_NAME.values(), TWO_ON_BATCHES]
 
 
 @pytest.mark.slow
+@pytest.mark.few(slow=29)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.nightly) for k in range(2, len(PLACES)))])
 @pytest.mark.parametrize(("sampler", "relation"), combinations(EVERY))
 def test_every_sampler(sampler, relation, seed):

@@ -139,7 +139,12 @@ def test_expected_curvature_is_that_of_a_loop_over_rows_and_responses(name, clip
 @pytest.mark.slow
 @pytest.mark.production
 @pytest.mark.parametrize(
-    "observed", [logistic, poisson, negative_binomial, pytest.param(zero_inflated, marks=pytest.mark.nightly)]
+    "observed",
+    [
+        logistic,
+        poisson,
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in (negative_binomial, zero_inflated)),
+    ],
 )
 def test_compiled_functions_find_what_interpreted_ones_do(observed, monkeypatch):
     """In all other tests of this file they are interpreted: Numba takes twenty seconds for each model."""

@@ -248,9 +248,9 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     hold(rows, original)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production
-@pytest.mark.parametrize("by_group", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("by_group", [False, True])
 def test_bits_of_vectors_do_not_depend_on_the_number_of_rows(by_group):
     """Hazard H27: of all rows' vectors together BLAS chooses instructions by how many there are."""
     generator, size, n_rows = np.random.default_rng(0), 12, 103
@@ -283,6 +283,7 @@ def test_parameters_may_have_names_of_types(name):
 
 #: Numba takes longest for these, twenty seconds and more for each.
 _AT_NIGHT = (multivariate, ordered_logistic, truncated, mixture, dirichlet_multinomial, simplex, zero_sum)
+_AT_NIGHT += (zero_inflated, censored)
 
 
 @pytest.mark.slow

@@ -67,8 +67,8 @@ def test_a_small_table(name):
     assert float(tree["sample_stats"]["noise_std"].median()) > 0.3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reuse", [pytest.param(True, marks=pytest.mark.nightly), False])
+@pytest.mark.nightly
+@pytest.mark.parametrize("reuse", [True, False])
 def test_a_hundred_thousand_rows(reuse):
     z_mean, z_variance, tree = recovered(100_000, 0.1, 20.0, 500, seed=2, make=functools.partial(hmc, reuse=reuse))
     assert abs(z_mean) < Z_LIMIT

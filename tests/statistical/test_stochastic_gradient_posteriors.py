@@ -62,7 +62,7 @@ def test_the_excess_of_sgld_shrinks_with_the_step():
     ("step_class", "settings"),
     [
         (dp.DPSGHMC, {"friction": 20_000.0, "n_leapfrog": 50, "step_size": 0.005, "refresh_momentum": False}),
-        (dp.DPSGNHT, {"diffusion": 20_000.0, "n_steps": 50, "step_size": 0.005}),
+        pytest.param(dp.DPSGNHT, {"diffusion": 20_000.0, "n_steps": 50, "step_size": 0.005}, marks=pytest.mark.nightly),
     ],
     ids=["sghmc", "sgnht"],
 )

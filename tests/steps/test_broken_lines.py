@@ -75,6 +75,7 @@ def test_a_median_far_away_is_found_and_its_width_is_that_of_the_rows():
 
 
 @pytest.mark.slow
+@pytest.mark.few(slow=1)
 @pytest.mark.parametrize(("family", "q", "tables"), [(median, 0.5, 3), (quarter, 0.25, 3), (upper, 0.9, 2)])
 def test_quantiles_far_away_are_found(family, q, tables):
     errors, widths = zip(*(errors_of(family, q, seed, 8.0) for seed in range(1, 1 + tables)), strict=True)

@@ -176,6 +176,7 @@ def of_mixture(rows):
 
 
 @pytest.mark.slow
+@pytest.mark.few(slow=1)
 @pytest.mark.parametrize("seed", range(4))
 def test_components_of_a_mixture_are_found(seed):
     """With curvatures that are released on the way half of such searches at epsilon 1 were lost."""
@@ -208,6 +209,7 @@ def test_rows_are_simulated_where_there_are_no_covariates(rows, simulated, budge
 
 
 @pytest.mark.slow
+@pytest.mark.few(slow=2)
 @pytest.mark.parametrize("seed", range(4))
 def test_wide_priors_lead_nowhere_else(seed):
     """Noise is seeded by the test's name. Without a limit of steps half of such runs ended thousands of times away."""

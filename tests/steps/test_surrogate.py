@@ -287,7 +287,7 @@ def test_a_usable_result_says_where_noise_has_made_it_wide(usable, widening, sai
     assert (trusted in dp.diagnostics.quality_report(tree)) == found.imprecise
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production
 def test_a_likelihood_that_is_not_near_normal_is_not_usable():
     """What the surrogate misses is released, at ten draws of it: effects of groups in the non-centred form.

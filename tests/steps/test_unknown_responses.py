@@ -262,7 +262,7 @@ def test_the_location_moves_first_and_scales_after_it(seed, monkeypatch):
     np.testing.assert_allclose(found[0][[intercept, log_scale]], [170.0, np.log(9.0)], atol=2.5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_gamma_regression_far_away_is_found():
     """Mean 7 and shape 6 from a start at 1 and 2: the median error is 1, and was 4 with four long steps."""
     y = np.random.default_rng(2).gamma(6.0, np.exp(2.0 + X[:, 1:] @ TRUTH[1:]) / 6.0)

@@ -98,7 +98,9 @@ def observed(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [linear, logistic], ids=["linear", "logistic"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(linear, marks=pytest.mark.nightly), logistic], ids=["linear", "logistic"]
+)
 def test_where_the_model_holds_little_is_seen(case):
     """Of 12 tables; more than 5 below .05 happens once in 10**5, and p-values are too large rather than too small."""
     p_values = [checked(case(seed)).p_value for seed in range(12)]
@@ -348,7 +350,7 @@ def mixture(x, y):
         pytest.param(ordinal, marks=pytest.mark.nightly),
         censored,
         pytest.param(zero_inflated, marks=[pytest.mark.nightly, pytest.mark.production]),
-        pytest.param(mixture, marks=[pytest.mark.slow, pytest.mark.production]),
+        pytest.param(mixture, marks=[pytest.mark.nightly, pytest.mark.production]),
     ],
 )
 def test_other_families_are_checked(build):

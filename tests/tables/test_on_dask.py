@@ -128,7 +128,8 @@ def draws(step_class, data, *, cores=1, seed=3, **settings):
 @pytest.mark.slow
 @in_processes
 @pytest.mark.parametrize(
-    "step_class", [dp.DPSurrogateHMC, dp.DPHMC, pytest.param(dp.DPSGHMC, marks=pytest.mark.nightly)]
+    "step_class",
+    [dp.DPSurrogateHMC, *(pytest.param(each, marks=pytest.mark.nightly) for each in (dp.DPHMC, dp.DPSGHMC))],
 )
 def test_runs_on_a_cluster_have_the_draws_of_those_in_memory(workers, frame, step_class):
     near = draws(step_class, table(frame))[0]
