@@ -194,6 +194,21 @@ def test_a_direction_that_rows_do_not_know_takes_nothing_from_the_others():
         assert 0.8 * alone < error_of_posterior(turn, [1.0, unknown]) < 1.25 * alone
 
 
+def test_a_maximum_is_no_farther_away_than_floating_point_reaches():
+    """Precision and mean of the likelihood still tell of the others, when a prior says where it is."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(SIZE, SIZE)))[0]
+    information = 60 * N * turn @ np.diag([1.0, 0.6, 1e-9]) @ turn.T
+    scores = [KnownScore(np.zeros(SIZE), information @ turn[:, 0] + 40.0 * turn[:, 2], 40.0 * np.eye(SIZE), 0.0)]
+    found = belief_of(
+        *(scores, information, np.zeros(SIZE), Frame(np.eye(SIZE), np.eye(SIZE)), ALL),
+        **{"n_units": 60 * N, "structure": DENSE, "third_order": 0.0},
+    )
+    prior = 1e4 * np.outer(turn[:, 2], turn[:, 2])
+    mode = np.linalg.solve(found.precision + prior, found.precision @ found.mean)
+    np.testing.assert_allclose(turn.T @ mode, [1.0, 0.0, 0.0], atol=1e-6)
+    assert np.abs(found.mean).max() < 2e3
+
+
 def test_bias_of_clipping_is_along_directions_as_scores_are():
     """Its mean square, in all directions together, is that of the length; in each as information is."""
     weights = np.array([1.0, 0.5, 0.25])
