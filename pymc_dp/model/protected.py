@@ -138,5 +138,8 @@ def fills_a_triangle(node: Apply | None) -> bool:
 
 def _is_table(leaf: Variable) -> bool:
     """Return whether a constant or shared array may hold data of people: a data variable, or several numbers."""
-    is_array = leaf.type.ndim > 0 if isinstance(leaf, SharedVariable) else leaf_value(leaf).size > 1
-    return is_array and not is_public(leaf)
+    if is_public(leaf):
+        return False
+    if isinstance(leaf, SharedVariable):
+        return bool(leaf.type.ndim > 0)
+    return isinstance(leaf, Constant) and bool(leaf.data.size > 1)

@@ -24,8 +24,9 @@ from pymc_dp.rows.table import RowTable
 
 _POINTS = 3
 _TOLERANCE = 1e-6
-#: In single precision a model rounds its own sums: four standard deviations of a thousand numbers, added in turn.
-_TOLERANCE_IN_SINGLE_PRECISION = 4 * 2.0**-24 * math.sqrt(1000 / 9)
+#: In single precision a model rounds its own sums: four standard deviations of numbers that are added in turn, for
+#: each root of how many they are.
+_ROUNDING_IN_SINGLE_PRECISION = 4 * 2.0**-24 / 3
 #: Numbers in the tables of the first check.
 _FEW_NUMBERS = 2**16
 _FEWEST_ROWS = 1000
@@ -60,8 +61,7 @@ def check_factorisation(view: ModelView, engine: RowEngine) -> None:
         return compared
 
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
-    single = any(variable.type.dtype == "float32" for variable in view.value_variables)
-    few = _FEWEST_ROWS if single else max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
+    few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
     if few < row_split.n_rows:
         with suppress(Exception):  # whatever a graph made for another number of rows does
             if compared_with(few):
@@ -101,7 +101,8 @@ def _compare(
         sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in parts]]
         for one, other, size in zip(expected, sums, sizes, strict=True):
             difference = np.abs(np.ravel(one) - np.ravel(other))
-            tolerance = _TOLERANCE_IN_SINGLE_PRECISION if one.dtype == np.float32 else _TOLERANCE
+            rounding = _ROUNDING_IN_SINGLE_PRECISION * math.sqrt(chunk.n_rows) if one.dtype == np.float32 else 0.0
+            tolerance = max(_TOLERANCE, rounding)
             if not (np.isfinite(difference).all() and np.all(difference <= tolerance * (1.0 + np.ravel(size)))):
                 raise UnsupportedModel(_MIXES_ROWS)
         compared += 1
