@@ -1,5 +1,6 @@
 """Sphinx configuration. Build: ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
 
+import os
 import shutil
 from importlib.metadata import distribution, version as installed_version
 from pathlib import Path
@@ -24,6 +25,8 @@ exclude_patterns = ["_build", "_generated/static", "**.ipynb_checkpoints"]
 # stored with their outputs; CI executes them by themselves.
 nb_execution_mode = "cache"
 nb_execution_excludepatterns = ["_generated/*"]
+if os.environ.get("PYMC_DP_PAGES") == "few":  # at every change; all of them at night, and for a site that is published
+    nb_execution_excludepatterns.append("models/[!h]*")
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300

@@ -17,9 +17,11 @@ declare -A COMMANDS=(
   [mutants]="mutants.py ${MUTANTS:-}"
   [faults]="faults.py --kills $KILLS --races $((10 * KILLS)) --interrupts $KILLS --damages $((10 * KILLS))"
   [tests]="-m pytest -m nightly"
+  [site]="-m sphinx -W --keep-going -q -b html docs docs/_build/html"
+  [notebooks]="-m jupyter execute notebooks/tutorial.ipynb notebooks/samplers.ipynb"
   [fuzz]="fuzz.py --arguments $CASES --options $((CASES / 30)) --tables $((CASES * 7 / 90))"
 )
-[ $# -gt 0 ] || set -- tests replay models mutants audit faults fuzz
+[ $# -gt 0 ] || set -- tests site notebooks replay models mutants audit faults fuzz
 
 for attack in "$@"; do
   if [ -z "${COMMANDS[$attack]:-}" ]; then
