@@ -27,6 +27,8 @@ nb_execution_mode = "cache"
 nb_execution_excludepatterns = ["_generated/*"]
 if os.environ.get("PYMC_DP_PAGES") == "few":  # at every change; all of them at night, and for a site that is published
     nb_execution_excludepatterns.append("models/[!h]*")
+    # What kernels would say: which language cells are in, and figures for the gallery.
+    suppress_warnings = ["myst-nb.lexer", "mystnb.glue_ref"]
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
