@@ -22,10 +22,10 @@ extensions = [
 exclude_patterns = ["_build", "_generated/static", "**.ipynb_checkpoints"]
 
 # Pages with code cells are run when the site is built, and an error in one fails the build. The two notebooks are
-# stored with their outputs; CI executes them by themselves.
+# stored with their outputs; `.ci/run` and `tools/nightly.sh` execute them by themselves.
 nb_execution_mode = "cache"
 nb_execution_excludepatterns = ["_generated/*"]
-if os.environ.get("PYMC_DP_PAGES") == "few":  # at every change; all of them at night, and for a site that is published
+if os.environ.get("PYMC_DP_PAGES") == "few":  # as at every change: of models the page of hierarchies alone
     nb_execution_excludepatterns.append("models/[!h]*")
     # What kernels would say: which language cells are in, and figures for the gallery.
     suppress_warnings = ["myst-nb.lexer", "mystnb.glue_ref"]

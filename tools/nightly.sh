@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every attack at full size, one after the other, whatever earlier ones find; ends with 1 if any found something.
+# Every attack at full size, and all pages and notebooks, one after the other, whatever earlier ones find; ends with 1 if
+# any found something.
 #
 #     bash tools/nightly.sh                # all: takes hours
 #     bash tools/nightly.sh replay faults  # some

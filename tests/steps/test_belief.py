@@ -180,8 +180,8 @@ def test_a_direction_that_rows_do_not_know_takes_nothing_from_the_others():
         size, precise = len(sizes), np.array([0.25, 1e4])[: len(sizes)]
         information, prior = N * axes @ np.diag(sizes) @ axes.T, axes @ np.diag(precise) @ axes.T
         scores = [
-            KnownScore(theta, information @ (axes[:, 0] - theta), std * np.eye(size), bias)
-            for theta, std, bias in ((np.zeros(size), 5.0, 90.0), (0.9 * axes[:, 0], 20.0, 0.0))
+            KnownScore(theta, information @ (axes[:, 0] - theta), np.diag(stds[:size]), bias)
+            for theta, stds, bias in ((np.zeros(size), [5.0, 40.0], 90.0), (0.9 * axes[:, 0], [20.0, 20.0], 0.0))
         ]
         whole = np.ones((size, size), dtype=bool)
         options = {"n_units": N, "structure": whole, "third_order": 0.0, "prior": (prior, -prior @ scores[-1].theta)}

@@ -20,6 +20,7 @@ Bernstein and Sheldon (2018), Differentially private Bayesian inference for expo
 Bernstein and Sheldon (2019), Differentially private Bayesian linear regression, NeurIPS.
 """
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -227,14 +228,16 @@ def belief_of(
         # What is missed on a long way is no reason to believe the prior.
         near, of_near = _under_prior(score_together, of_score, along, _averaged(weights, hidden), *under_prior)
     found, by_noise = inverse @ score_together, inverse @ of_score @ inverse
-    # The same noise of the curvature is in all of them, and about the same bias.
+    # The same noise of the curvature is in all of them, and about the same bias. Row k of `ways` is from the places of
+    # the scores to `near`, weighed as entry k of the score is by the same entries: all others are left out.
     ways = near - np.transpose([np.diag(weight) for weight in weights]) @ np.array(places)
     by_chance = float(np.sum(along * of_near)) / np.maximum(np.sum(ways @ along * ways, axis=1), np.finfo(float).tiny)
     ways *= np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))[:, None]
     if noise_alone:
         least = _CLEARLY_NOISIER * np.median(curvature_noise)
         curvature_noise = np.where(curvature_noise > least, curvature_noise, 0.0)
-    of_curvature = _covariance_of_products(curvature_noise, there, ways)
+    moved = curvature_noise * ways.T
+    of_curvature = _variance_of_product(curvature_noise, there, ways) + 0.5 * there * moved * moved.T
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     lost = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True))
     mean_bias = 0.0 if noise_alone else lost / size
@@ -249,8 +252,7 @@ def belief_of(
         )
     )
     traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ by_noise))
-    share = traces[0] / sum(traces) if traces[0] > 0.0 else 0.0
-    belief = Belief(mean, information, noise, bias, known, share)
+    belief = Belief(mean, information, noise, bias, known, traces[0] / sum(traces) if traces[0] > 0.0 else 0.0)
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
@@ -283,28 +285,23 @@ def _under_prior(
     the score is the information and what is `hidden` of it. The normal prior has the information `of_prior`, and a
     slope at 0.
     """
-    inverse = np.linalg.inv(information)
-    alone = inverse @ score, inverse @ noise @ inverse
-    try:
+    with contextlib.suppress(*NUMERICAL_FAILURES):
         by_score = information @ np.linalg.inv(information + hidden)
-        values, axes = np.linalg.eigh(of_prior)
-        kept = np.linalg.inv(by_score @ information + (axes * np.maximum(values, 0.0)) @ axes.T)
-        found = kept @ (by_score @ score + slope)
-        of_found = (kept @ by_score) @ noise @ (kept @ by_score).T
-    except NUMERICAL_FAILURES:
-        return alone
-    return (found, of_found) if np.isfinite(found).all() and np.isfinite(of_found).all() else alone
+        kept = np.linalg.inv(by_score @ information + of_prior)
+        found, moved = kept @ (by_score @ score + slope), kept @ by_score
+        of_found = moved @ noise @ moved.T
+        if np.isfinite(found).all() and np.isfinite(of_found).all():
+            return found, of_found
+    inverse = np.linalg.inv(information)
+    return inverse @ score, inverse @ noise @ inverse
 
 
 def _variance_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:
-    """Return the variance of each entry of the product of a noisy curvature and a way, on the diagonal of a matrix."""
-    return np.diag(0.5 * curvature_noise * (there @ (curvature_noise * way**2)))
+    """Return the variance of each entry of the product of a noisy curvature and a way, on the diagonal of a matrix.
 
-
-def _covariance_of_products(curvature_noise: FloatArray, there: FloatArray, ways: FloatArray) -> FloatArray:
-    """Return the covariance of a noisy curvature's products, of row k with the way in row k of `ways`."""
-    variances = 0.5 * there * np.outer(curvature_noise, curvature_noise)
-    return np.diag(np.sum(variances * ways**2, axis=1)) + variances * ways * ways.T
+    `way` may have a row for each entry: the way that its own row of the curvature is multiplied by.
+    """
+    return np.diag(0.5 * curvature_noise * np.sum(there * curvature_noise * way**2, axis=1))
 
 
 def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> Belief:
