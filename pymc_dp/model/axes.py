@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 from pymc.distributions.shape_utils import change_dist_size
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.scalar.basic import Cast
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
@@ -53,7 +54,7 @@ class RowAxes:
     def of_inputs(self) -> dict[Variable, int]:
         """The row axis of all data of observed variables, and of each constant and data variable with one."""
         dim_lengths = set(self.model.dim_lengths.values())
-        axes = {self.model.rvs_to_values[rv]: axis for rv, axis in self.observed.items()}
+        axes: dict[Variable, int] = {data_of(self.model, rv): axis for rv, axis in self.observed.items()}
         for leaf in leaves_of([*self.model.basic_RVs, *self.model.potentials], inner=False):
             axis = None if leaf in dim_lengths else self.axis_of(leaf)
             if axis is not None:
@@ -62,7 +63,7 @@ class RowAxes:
 
     def of_so_many_rows(self, rv: Variable, n_rows: int) -> Variable:
         """Return an observed variable with `n_rows` rows: how many the table has may be protected."""
-        lengths = list(leaf_value(self.model.rvs_to_values[rv]).shape[: rv.type.ndim - rv.owner.op.ndim_supp])
+        lengths = list(leaf_value(data_of(self.model, rv)).shape[: rv.type.ndim - rv.owner.op.ndim_supp])
         try:
             lengths[self.observed[rv]] = n_rows
             return change_dist_size(rv, [pt.constant(length) for length in lengths])
@@ -114,6 +115,27 @@ def dims_of(model: pm.Model, leaf: Variable) -> Sequence[str | None] | None:
     return found
 
 
+def data_of(model: pm.Model, rv: Variable) -> Constant | SharedVariable:
+    """Return the data of an observed variable.
+
+    PyMC converts them in the model if they are in `pm.Data` and of another type than the distribution's: whole numbers
+    always, which have 32 bits there and 64 in a distribution.
+
+    Raises
+    ------
+    UnsupportedModel
+        If they are computed otherwise.
+    """
+    value = model.rvs_to_values[rv]
+    while value.owner is not None and isinstance(getattr(value.owner.op, "scalar_op", None), Cast):
+        (value,) = value.owner.inputs
+    if not isinstance(value, Constant | SharedVariable):
+        raise UnsupportedModel(
+            f"The data of the observed variable {rv.name!r} are computed in the model. Compute them before it."
+        )
+    return value
+
+
 def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     """Return the row axes of a model, from the observed variables alone.
 
@@ -124,14 +146,7 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     names = set()
     for rv in model.observed_RVs:
         dims = model.named_vars_to_dims.get(rv.name)
-        value = model.rvs_to_values[rv]
-        if not isinstance(value, Constant | SharedVariable):
-            raise UnsupportedModel(
-                f"The data of the observed variable {rv.name!r} are of another type than its distribution's "
-                f"({rv.type.dtype}), and PyMC converts them in the model. Pass them as that type: "
-                f"pm.Data(name, values.astype({rv.type.dtype!r}))."
-            )
-        shape = leaf_value(value).shape
+        shape = leaf_value(data_of(model, rv)).shape
         if not shape:
             raise UnsupportedModel(f"The observed variable {rv.name!r} is a single number, not a table of rows.")
         axis = 0

@@ -15,7 +15,7 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes, dims_of
+from pymc_dp.model.axes import RowAxes, data_of, dims_of
 from pymc_dp.model.operations import refuse_unlisted
 
 
@@ -66,7 +66,7 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
     graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
     # Inputs of anything in the model that hold rows, or the number of rows or units.
     protected = _with_rows(rows, lengths, leaves_of(graphs)) | set(rows.lengths_of_dims(lengths))
-    protected |= {model.rvs_to_values[rv] for rv in rows.observed}
+    protected |= {data_of(model, rv) for rv in rows.observed}
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
         if rv not in model.deterministics:

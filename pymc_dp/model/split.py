@@ -18,7 +18,7 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes
+from pymc_dp.model.axes import RowAxes, data_of
 from pymc_dp.model.closures import refuse_tables_in_functions
 from pymc_dp.model.one_row import Link, OneRow, Response, SymbolicModel
 from pymc_dp.model.operations import refuse_unlisted
@@ -73,7 +73,7 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
         source = graphs.sources.get(leaf, leaf)
         if source in axes:
             row = pt.tensor(dtype=leaf.type.dtype, shape=_without(leaf.type.shape, axes[source]))
-            observed = tuple(rv for rv in model.observed_RVs if model.rvs_to_values[rv] is source)
+            observed = tuple(rv for rv in model.observed_RVs if data_of(model, rv) is source)
             leaves.append(RowLeaf(leaf, source, axes[source], row, observed))
     # The graph of a random variable does not show what a function of the user's brings into its log-probability.
     _refuse_other_tables(rows, graphs.terms(potentials=True), leaves)

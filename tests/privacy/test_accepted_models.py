@@ -518,3 +518,31 @@ def test_what_is_declared_and_as_long_as_the_rows_is_a_table_of_rows():
 def test_only_numbers_are_declared():
     with pytest.raises(dp.InvalidArgument, match="numbers"):
         dp.public(["a", "b"])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float64"])
+def test_responses_that_pymc_converts_are_those_of_rows(dtype):
+    """`pm.Data` makes whole numbers of 32 bits, and distributions convert them."""
+    responses = (Y > 0).astype(dtype)
+
+    def row_by_row(observed):
+        with pm.Model() as model:
+            pm.Bernoulli("y", logit_p=pm.Normal("mu") * pm.Data("x", X), observed=observed(responses))
+        view = read(model)
+        assert sorted(len(leaf.observed) for leaf in view.row_split.leaves) == [0, 1]
+        return UnitLikelihood(view).clipped_log_ratio(np.zeros(1), np.ones(1), 0.4, 2.0**-30).value
+
+    found = row_by_row(lambda values: pm.Data("responses", values))
+    np.testing.assert_array_equal(found, row_by_row(lambda values: values.astype(int)))
+
+
+@pytest.mark.parametrize("place", [pm.Deterministic, pm.Potential, pm.Normal])
+def test_responses_that_pymc_converts_are_protected(place):
+    with pm.Model() as model:
+        responses = pm.Data("responses", (Y > 0).astype(int))
+        pm.Bernoulli("y", logit_p=pm.Normal("mu"), observed=responses)
+        place("seen", responses.astype("float64").mean())
+    if place is pm.Deterministic:
+        assert read(model).publishable(None).omitted == ["seen"]
+    else:
+        refused(model, "'seen'|the data")
