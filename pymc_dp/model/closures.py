@@ -171,8 +171,9 @@ def _held_by(found: Any) -> Iterator[Any]:
         yield found()
     elif not isinstance(found, type):
         slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
-        yield from (getattr(found, name, None) for name in slots if isinstance(name, str))
-        yield from getattr(found, "__dict__", {}).values()
+        attributes = [getattr(found, name, None) for name in slots if isinstance(name, str)]
+        attributes += getattr(found, "__dict__", {}).values()
+        yield from (each for each in attributes if not isinstance(each, numbers.Number))
         yield type(found)
     elif not is_of_library(found) and found.__module__ != "builtins":
         yield from (each for each in vars(found).values() if not isinstance(each, numbers.Number))

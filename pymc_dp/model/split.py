@@ -176,7 +176,8 @@ def _refuse_parameters_of_rows(rows: RowAxes) -> None:
         if per_row:
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "
-                "released: integrate it out, or share it between rows."
+                "released: integrate it out, or share it between rows. (If rows are along another axis of the observed "
+                "variables than the first, name its dim with unit=.)"
             )
 
 

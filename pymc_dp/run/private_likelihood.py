@@ -26,7 +26,7 @@ from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, Posterior
 from pymc_dp.model.prior import Prior
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND
-from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
+from pymc_dp.run.refusals import OF_NUTS, refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic
@@ -41,8 +41,7 @@ _OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_sta
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
 #: Options of a private run, and models and steps made beforehand: `sample` makes both of the likelihood.
 _OF_THE_RELEASE = frozenset({"budget", "data", "unit", "unit_index", "model", "step"})
-#: Options of `pm.sample` that go to NUTS, and those with which PyMC makes a step of its own.
-_OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale")
+#: Options of `pm.sample` with which PyMC makes a step of its own.
 _MAKE_A_STEP = frozenset({"nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
 
 
@@ -222,7 +221,7 @@ class PrivateLikelihood:
         """Return arguments of `pm.sample`: NUTS as a pilot says, with those of the `options` that are its own."""
         kernel, rng = pilot.kernel, np.random.default_rng(options.get("random_seed"))
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
-        of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
+        of_nuts = {name: options[name] for name in OF_NUTS if name in options}
         arguments = pilot.posterior.arguments_of_sample(starts, **of_nuts)
         for name in of_nuts:
             del options[name]

@@ -37,6 +37,13 @@ _NOT_PRIVATE = (
 )
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
+#: Options of `pm.sample` that are settings of NUTS, each with the check of its value.
+OF_NUTS: Mapping[str, Callable[[str, Any], float]] = {
+    "target_accept": _validate.open_unit_interval,
+    "max_treedepth": partial(_validate.whole, at_least=1),
+    "early_max_treedepth": partial(_validate.whole, at_least=1),
+    "step_scale": _validate.positive,
+}
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
 
 
@@ -227,16 +234,18 @@ def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[st
     """Refuse options that no DP step can be combined with, and those that would return values without noise."""
     no_options = sorted({*unknown, *(["nuts_sampler_kwargs"] if arguments["nuts_sampler_kwargs"] else [])})
     if no_options:
-        advice = ""
-        if not {"nuts", "target_accept", "max_treedepth"}.isdisjoint(no_options):
-            advice = " Draw again at no cost: dp.PrivateLikelihood(result, model).sample(target_accept=0.95)."
+        of_nuts = not {"nuts", "nuts_sampler_kwargs"}.isdisjoint(no_options)
+        advice = f" Settings of NUTS are options of their own: {', '.join(OF_NUTS)}." if of_nuts else ""
         raise UnsupportedOption(f"pm.sample has no option {', '.join(no_options)} for DP steps.{advice}")
     if arguments["trace"] is not None:
         raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
     if not arguments["return_inferencedata"]:
         raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
     if arguments["nuts_sampler"] not in (None, "pymc"):
-        raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
+        raise UnsupportedOption(
+            f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out; draw again at no cost: "
+            f"dp.PrivateLikelihood(result, model).sample(nuts_sampler={arguments['nuts_sampler']!r})."
+        )
     if arguments["init"] != "auto":
         raise UnsupportedOption("init= is of NUTS: chains of a private run start where initvals= says. Leave it out.")
     if arguments["backend"] not in (None, "numba"):
@@ -246,6 +255,16 @@ def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[st
         raise UnsupportedOption(
             f"idata_kwargs {sorted(extra)} may add values computed from the data. Allowed: include_transformed."
         )
+
+
+def settings_of_nuts(settings: Mapping[str, Any], steps: Sequence[DPStep]) -> dict[str, float]:
+    """Return settings of NUTS; refuse values that it could not use, and steps that move the chains themselves."""
+    movers = [type(step).__name__ for step in steps if step.asks_in_chains]
+    if settings and movers:
+        raise UnsupportedOption(
+            f"{', '.join(settings)}: of NUTS, but {movers[0]} moves the chains itself. Leave it out, or step=."
+        )
+    return {name: OF_NUTS[name](name, value) for name, value in settings.items()}
 
 
 def refuse_bad_values(arguments: Mapping[str, Any], model: Model, plan: Plan) -> None:

@@ -91,7 +91,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         ``chains`` defaults to 4;
         ``data`` is a `pymc_dp.Table`, the protected table where the model itself stands on invented rows;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
-        from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
+        from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise;
+        ``target_accept`` and the like are for NUTS, where it draws from what was released (Notes).
         Options that would return anything computed from the data without noise are refused.
 
     Returns
@@ -171,12 +172,15 @@ class _Run:
         #: Those of `pm.sample`, as they were passed; `prepare` completes them.
         self.arguments = dict(settings.arguments)
         refusals.refuse_wrong_types(self.arguments)
-        refusals.refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
+        of_steps = self.arguments.pop("kwargs")
+        of_nuts = {name: of_steps.pop(name) for name in refusals.OF_NUTS if name in of_steps}
+        refusals.refuse_unsupported_options(self.arguments, of_steps)
         written = model_in_context(self.arguments["model"])
         step = steps_with_budget(self.arguments["step"], given_budget, written, **units)
         moved = [var.name for one in refusals.dp_steps(step) for var in one.vars]
         self.model = form_of(written, moved)
         self.group = refusals.group_of_steps(step, value_variables(self.model))
+        self.of_nuts = refusals.settings_of_nuts(of_nuts, self.group.steps)
         self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
         refuse_bambi_statistics(written)
         self.budget: PrivacyBudget = self.group.budget
@@ -414,7 +418,7 @@ class _Run:
         covariance = (known.kernel.spread @ known.kernel.spread.T)[np.ix_(order, order)]
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
         posterior = Posterior(self.priors, likelihood, covariance, known.kernel.mean[order])
-        return posterior.arguments_of_sample(starts)
+        return posterior.arguments_of_sample(starts, **self.of_nuts)
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:

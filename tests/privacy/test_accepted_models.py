@@ -392,6 +392,8 @@ PRIORS = {
     )[0],
     "covariance": lambda: pm.LKJCholeskyCov("mu", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=3))[0][0, 0],
     "zero sum": lambda: pm.ZeroSumNormal("mu", sigma=1.0, shape=4)[0],
+    "two zero sums": lambda: pm.ZeroSumNormal("mu", sigma=1.0, shape=(4, 2), n_zerosum_axes=2)[0, 0],
+    "two transforms": lambda: pm.Exponential("mu", 1.0, transform=pm.distributions.transforms.log),
     "interpolated": lambda: pm.Interpolated("mu", np.linspace(-1.0, 1.0, 50), np.ones(50)),
     "mixture": lambda: pm.NormalMixture("mu", [0.3, 0.7], [-1.0, 1.0], [1.0, 2.0]),
     "truncated by function": lambda: pm.Truncated("mu", pm.Normal.dist(0.0, 1.0), lower=0.0),

@@ -53,7 +53,7 @@ def test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed(monkeypat
     with regression(x) as model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
         with pytest.raises(dp.RunInterrupted):
-            pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
+            pm.sample(draws=5, chains=2, cores=1, step=step, target_accept=0.95, max_treedepth=7, **QUIET)
     posterior = given["model"]
     assert given["authorisation"] is None
     assert posterior is not model
@@ -70,6 +70,7 @@ def test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed(monkeypat
     ]
     assert max(sizes) < 20
     assert isinstance(given["step"], pm.NUTS)
+    assert (given["step"].target_accept, given["step"].max_treedepth) == (0.95, 7)
     assert x.tobytes() not in cloudpickle.dumps(given["step"])
     assert len(given["initvals"]) == 2
     with pytest.raises(dp.NoPlan):
