@@ -131,7 +131,9 @@ def data_of(model: pm.Model, rv: Variable) -> Constant | SharedVariable:
         (value,) = value.owner.inputs
     if not isinstance(value, Constant | SharedVariable):
         raise UnsupportedModel(
-            f"The data of the observed variable {rv.name!r} are computed in the model. Compute them before it."
+            f"The data of the observed variable {rv.name!r} are computed in the model. Compute them before it, row by "
+            "row; for a declared table, as a further column of its source. Or write a pm.CustomDist of the data as "
+            "they are, whose logp= computes them."
         )
     return value
 

@@ -68,14 +68,19 @@ def quality_report(tree: DataTree) -> str:
         case "usable" if found.imprecise:
             off = math.sqrt(found.widening**2 - 1.0)
             trusted = "as far as the prior can, " if found.hangs_on_prior else ""
+            trusted += f"but for those of {_named(found.doubtful)}, " if found.doubtful else ""
             lines.append(
                 "Usable, but imprecise: the chains agree, give enough effective draws, and no diagnostic speaks "
                 f"against them. Intervals can be trusted, {trusted}and are {found.widening:.2g} times as wide as "
                 f"without privacy; means may be off by about {off:.2g} posterior sd."
             )
         case "usable":
+            but, other = "", ""
+            if found.doubtful:
+                but, other = f" but for the intervals of {_named(found.doubtful)}", "other "
             lines.append(
-                "Usable: the chains agree, give enough effective draws, and no diagnostic speaks against them."
+                f"Usable{but}: the chains agree, give enough effective draws, and no {other}diagnostic speaks against "
+                "them."
             )
         case "unknown":
             lines.append(
@@ -84,8 +89,8 @@ def quality_report(tree: DataTree) -> str:
             )
         case "not usable":
             lines.append(
-                f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. The chains' common mean may still be "
-                "near the posterior mean; its intervals are not to be trusted."
+                f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. Neither means nor intervals are to be "
+                "trusted."
             )
             lines += _what_would_help(facts, found, draws_are_free="private_likelihood" in tree)
     return "\n".join(lines)

@@ -20,10 +20,13 @@ from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel, UnsupportedOption
 from pymc_dp.model.context import Model
+from pymc_dp.model.origins import arrays_given_to
 from pymc_dp.model.starts import refuse_wrong_starts
+from pymc_dp.model.view import ModelView
 from pymc_dp.steps.arguments import StepWithoutBudget
 from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.tables import Table
+from pymc_dp.tables.template import are_of_a_template
 
 #: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
 _BUDGET = "budget"
@@ -44,6 +47,8 @@ OF_NUTS: Mapping[str, Callable[[str, Any], float]] = {
     "early_max_treedepth": partial(_validate.whole, at_least=1),
     "step_scale": _validate.positive,
 }
+#: How many times as many answers as rows, each of all rows, are no table that anybody has.
+_FAR_LONGER = 10
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
 
 
@@ -107,8 +112,8 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     if _BUDGET in kwargs or _holds_budget([*args, kwargs]):
         raise UnsupportedOption(
             f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
-            "and nothing would be charged. Write dp.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
-            "inside `with model:`."
+            "and nothing would be charged. Leave out step=, or write step=dp.DPSurrogateHMC(budget=budget), or another "
+            "DP step, inside `with model:`."
         )
 
 
@@ -176,6 +181,26 @@ def refuse_no_table(data: Any) -> None:
         )
 
 
+def refuse_other_axis(unit: str | None, view: ModelView) -> None:
+    """Refuse rows along another axis than the first: observed variables that are far longer there, if none is named."""
+    n_rows = view.row_split.n_rows
+    longest = max((length for leaf in view.row_split.leaves if leaf.observed for length in leaf.row_shape()), default=0)
+    if unit is None and longest > _FAR_LONGER * n_rows:
+        raise UnsupportedModel(
+            f"The first axis of the observed variables counts rows, here {n_rows:,}, and another has {longest:,} "
+            "entries. If rows are along that one, name its dim with unit=; if not, the dim of the first."
+        )
+
+
+def refuse_forgotten_table(data: Table | None, model: Model) -> None:
+    """Refuse a model that was given a template's own arrays, where no table is passed."""
+    if data is None and are_of_a_template(arrays_given_to(model)):
+        raise UnsupportedOption(
+            "The model was built on table.template, whose rows are invented, and no data= was passed: nothing would be "
+            "computed from the table. Pass data=table. (For a run on the invented rows, give the model copies of them.)"
+        )
+
+
 def refuse_one_unit(relation: str, n_units: int) -> None:
     """Refuse a table of one unit, where their number is public."""
     if relation == "substitute" and n_units < 2:
@@ -236,6 +261,8 @@ def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[st
     if no_options:
         of_nuts = not {"nuts", "nuts_sampler_kwargs"}.isdisjoint(no_options)
         advice = f" Settings of NUTS are options of their own: {', '.join(OF_NUTS)}." if of_nuts else ""
+        if of_steps := [name for name in no_options if name in inspect.signature(DPStep).parameters]:
+            advice = f" Pass it to a step: step=dp.DPSurrogateHMC({of_steps[0]}=...), beside budget=."
         raise UnsupportedOption(f"pm.sample has no option {', '.join(no_options)} for DP steps.{advice}")
     if arguments["trace"] is not None:
         raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")

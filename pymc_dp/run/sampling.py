@@ -135,6 +135,11 @@ def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, pr
     return _Run(1, {**options, "tune": 0, "chains": 1}, draws_follow=False).result()
 
 
+def sample_invented_rows(**options: Any) -> DataTree:
+    """Do what `sample` does on rows that were invented, as those of a template are."""
+    return _Run(options.pop("draws"), options, are_invented=True).result()
+
+
 def sample_without_privacy(**options: Any) -> DataTree:
     """Draw from the posterior of a synthetic table, or of a public one, with PyMC's own samplers."""
     tree: DataTree = _pymc_sample(**options)
@@ -158,7 +163,9 @@ class _Run:
     priors: Model
     keep_warmup: bool
 
-    def __init__(self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> None:
+    def __init__(
+        self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True, are_invented: bool = False
+    ) -> None:
         refusals.refuse_in_a_starting_process()
         refusals.refuse_wrong_budget_or_step(options)
         if not refusals.is_private(options):
@@ -177,6 +184,8 @@ class _Run:
         refusals.refuse_unsupported_options(self.arguments, of_steps)
         written = model_in_context(self.arguments["model"])
         step = steps_with_budget(self.arguments["step"], given_budget, written, **units)
+        if not are_invented:
+            refusals.refuse_forgotten_table(data, written)
         moved = [var.name for one in refusals.dp_steps(step) for var in one.vars]
         self.model = form_of(written, moved)
         self.group = refusals.group_of_steps(step, value_variables(self.model))
@@ -187,6 +196,7 @@ class _Run:
         self.data: Table | None = data
         self.of_table: PartitionedUnits | None = None
         self.synthetic_tables: list[SyntheticTable | Simulation | None] = []
+        self.are_invented = are_invented
         self.draws_follow, self.finished = draws_follow, FinishedDraws(self.arguments["callback"])
         # Set by `run`.
         self.tree = DataTree()
@@ -249,9 +259,8 @@ class _Run:
         if self.data is None:
             n_units = public_number_of_units(self.model, group.unit, group.unit_index, relation)
         else:
-            self.data.refuse_relation(relation)
             self._read()
-            self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
+            self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template, relation))
             self.template = self.of_table.template  # its units have several rows where the table says so
             n_units = self.rows.n_units if relation == "substitute" else None
         if n_units is not None:
@@ -282,8 +291,9 @@ class _Run:
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words)
         _warn_about_budget(budget, rows.n_units)
-        if self.of_table is None and budget.relation == "substitute":  # the number of rows is public
+        if self.of_table is None and not self.are_invented and budget.relation == "substitute":  # the number is public
             _warn_about_a_forgotten_table(self.template.n_rows)
+            refusals.refuse_other_axis(self.group.unit, view)
         warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
         log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)

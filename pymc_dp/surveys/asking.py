@@ -29,7 +29,13 @@ from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
-from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget, refuse_no_table, refuse_one_unit
+from pymc_dp.run.refusals import (
+    refuse_forgotten_table,
+    refuse_in_a_starting_process,
+    refuse_no_budget,
+    refuse_no_table,
+    refuse_one_unit,
+)
 from pymc_dp.tables import Category, Table, YesNo
 
 Ask = Callable[[Query], Release]
@@ -100,6 +106,7 @@ def view_of(
     Refuses a model with variables that look like persons with several rows, unless the unit was declared.
     """
     refuse_no_table(data)
+    refuse_forgotten_table(data, model)
     if data is not None and unit_index is not None:
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
@@ -137,8 +144,7 @@ def asking(
             if data is None or isinstance(likelihood, UnitLevels):
                 parts.append(likelihood)
             else:
-                data.refuse_relation(budget.relation)
-                parts.append(stack.enter_context(data.opened(likelihood)))
+                parts.append(stack.enter_context(data.opened(likelihood, budget.relation)))
         n_units = sum(rows.n_units for rows in parts[:: len(likelihoods)])
         refuse_one_unit(budget.relation, n_units)
         plan = survey.plan(budget, parts[0].unit_in_words)

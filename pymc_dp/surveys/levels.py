@@ -149,7 +149,7 @@ def find_levels(
     request = ReleaseRequest(query.kind, 1, 1.0, 2 * len(names), once=True, delta=query.delta)
     survey = Survey("levels", (request,), share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with asking(survey, budget, [table.levels_of_units(names)]) as ((ask,), facts):
+    with asking(survey, budget, [table.levels_of_units(names, budget.relation)]) as ((ask,), facts):
         found = ask(query)
     pairs = [[pair[place] for pair in found.levels] for place in (0, 1)]
     threshold = query.threshold(found.noise_std, 0.0)

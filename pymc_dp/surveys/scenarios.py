@@ -91,11 +91,13 @@ class Rewriting:
             are_codes = codes.shape == (self._n_rows,) and codes.dtype.kind in "biu"
             if are_codes and not isinstance(labels, str) and len(labels) > 1:
                 return self._placed(name, codes.astype(np.int64)), [str(label) for label in labels]
+        if isinstance(by, list | tuple) and len(by) == 1:
+            (by,) = by
         column = self._declared(by) if isinstance(by, str) else None
         if self._template is None or not isinstance(column, Category | YesNo):
             raise InvalidArgument(
-                "by= must be a declared dp.Category or dp.YesNo of data=; or, in a model on the table itself, a data "
-                'variable of codes from 0 on with their names: {"ward": ["surgery", "medicine"]}.'
+                "by= must be the name of a declared dp.Category or dp.YesNo of data=; or, in a model on the table "
+                'itself, a data variable of codes from 0 on with their names: {"ward": ["surgery", "medicine"]}.'
             )
         return self._placed(column.name, self._template[column.name]), list(levels_of(column))
 

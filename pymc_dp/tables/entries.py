@@ -17,7 +17,7 @@ import pandas as pd
 
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.tables.schema import Category, Date, Modelled, YesNo, days
+from pymc_dp.tables.schema import Category, Date, Modelled, YesNo, days, level_of
 
 _YES, _NO = ("yes", "y", "true", "t"), ("no", "n", "false", "f")
 #: What is written where there is nothing.
@@ -56,6 +56,9 @@ def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     kind = str(getattr(values.dtype, "kind", ""))
     if kind == "O" and isinstance(values.dtype, np.dtype | pd.ArrowDtype | pd.StringDtype):
         return _each(column, values.to_numpy(dtype=object))
+    if kind == "b" and isinstance(column, Category | _Unlisted):
+        codes, different = pd.factorize(values)
+        return _at(_each(column, list(different)), codes)
     if kind in "biuf" and not isinstance(column, Date):
         found: FloatArray = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if isinstance(column, Category | _Unlisted):
@@ -142,7 +145,7 @@ def _truth(entry: Any) -> float:
 def _level(entry: Any) -> str:
     """Return an entry as a level; empty where it is missing. Whole numbers are their digits, whatever their type."""
     if isinstance(entry, str):
-        return entry.strip()
+        return level_of(entry)
     if entry is None or entry is pd.NA or entry is pd.NaT:
         return ""
     found = math.nan if isinstance(entry, bool | np.bool_) else _number(entry)

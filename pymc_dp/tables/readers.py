@@ -16,6 +16,7 @@ import xarray as xr
 
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 
+_COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 #: The most letters of an entry that Python's reader can be asked for everywhere.
 _LONGEST = 2**31 - 1
 
@@ -26,7 +27,7 @@ class CsvFile:
     def __init__(self, path: str | os.PathLike[str], separator: str, encoding: str) -> None:
         if not isinstance(path, str | os.PathLike):
             raise InvalidArgument(f"from_csv takes the path of a file, not a {type(path).__name__}.")
-        self._path, self._separator, self._encoding = Path(path), separator, encoding
+        self._path, self._separator, self._encoding = Path(path).expanduser(), separator, encoding
         if not (isinstance(separator, str) and len(separator) == 1) or separator in '"\r\n ':
             raise InvalidArgument("separator must be a single character, such as ';' or a tab.")
         try:
@@ -35,13 +36,16 @@ class CsvFile:
             raise InvalidArgument("encoding must be one that Python knows, such as 'utf-8' or 'latin-1'.") from None
         if not self._path.is_file():
             raise UnsupportedTable(f"There is no file {self._path.name!r}.")
+        if self._path.suffix in _COMPRESSED:
+            raise UnsupportedTable(f"{self._path.name!r} is compressed: unpack it first.")
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return some columns as texts without spaces at their ends, None where an entry is empty.
 
         What is no CSV file is refused: its format is public, and says nothing of a single entry.
         """
-        before = self._state()
+        before, failed = self._state(), ""
+        columns: dict[str, np.ndarray] = {}
         limit = csv.field_size_limit(_LONGEST)  # of an entry: a longer one is no error here
         try:
             with self._path.open(newline="", encoding=self._encoding) as file:
@@ -51,10 +55,11 @@ class CsvFile:
                 UnicodeDecodeError: "it is written in another encoding. Pass encoding=, such as 'latin-1' or 'utf-16'.",
                 csv.Error: "a quote is not closed, or stands within an entry, or separator= is another one.",
             }
-            reason = reasons.get(type(error), type(error).__name__)
-            raise UnsupportedTable(f"{self._path.name!r} cannot be read as CSV: {reason}") from None
+            failed = reasons.get(type(error), type(error).__name__)
         finally:
             csv.field_size_limit(limit)
+        if failed:  # raised here, it does not carry the error with it, which holds bytes of the file
+            raise UnsupportedTable(f"{self._path.name!r} cannot be read as CSV: {failed}")
         if self._state() != before:
             raise TableChanged("The file of the table was changed while it was read. Start again.")
         return columns
@@ -70,6 +75,11 @@ class CsvFile:
         header = [name.strip() for name in next(lines, [])]
         if not any(header):
             raise UnsupportedTable(f"{self._path.name!r} is empty: its first line has to name the columns.")
+        if absent := [name for name in names if name not in header]:
+            raise UnsupportedTable(
+                f"The table has no column {absent[0]!r}: the first line of {self._path.name!r} has to name columns, "
+                f"with {self._separator!r} between them. Pass separator= if another character stands there."
+            )
         places = [_place(header, name) for name in names]
         found: list[list[str | None]] = [[] for _ in names]
         for line in lines:
@@ -107,6 +117,7 @@ class Query:
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return some columns, each entry as the database gives it."""
+        failed = ""
         try:
             if self._is_sqlalchemy:
                 import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
@@ -119,11 +130,12 @@ class Query:
                 with closing(self._connection.cursor()) as cursor:
                     cursor.execute(self._query)
                     header, rows = [each[0] for each in cursor.description], cursor.fetchall()
-        except Exception as error:  # its message may hold entries
+        except Exception as error:
+            failed = type(error).__name__
+        if failed:  # raised here, it does not carry the error with it, whose message may hold entries
             raise UnsupportedTable(
-                f"The database did not answer the query: {type(error).__name__}. Its message is not shown, as it may "
-                "hold entries."
-            ) from None
+                f"The database did not answer the query: {failed}. Its message is not shown, as it may hold entries."
+            )
         places = {name: _place(header, name) for name in names}
         return {name: np.fromiter((row[at] for row in rows), object, len(rows)) for name, at in places.items()}
 

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -115,6 +116,16 @@ class YesNo:
         _set(self, missing=_validate.truth(f"missing of {self.name!r}", self.missing))
 
 
+#: A whole number as pandas writes it where a column has missing entries.
+_WHOLE_TEXT = re.compile(r"[+-]?\d{1,400}\.0*")
+
+
+def level_of(text: str) -> str:
+    """Return the level that a text is: without spaces at its ends, and without the decimals of a whole number."""
+    text = text.strip()
+    return str(int(text.partition(".")[0])) if _WHOLE_TEXT.fullmatch(text) else text
+
+
 @dataclass(frozen=True)
 class Category:
     """A column with one of several levels.
@@ -124,7 +135,8 @@ class Category:
     name : str
         Of the column.
     levels : sequence of str or int
-        What it can hold. The first level is the one that `Template.matrix` leaves out.
+        What it can hold. The first level is the one that `Template.matrix` leaves out. Whole numbers are their digits,
+        as numbers and as texts: 9, "9" and "9.0" are one level. Truth values are "True" and "False".
     other : bool
         Add a level ``"other"`` for entries that are not listed. Without it they count as missing.
     missing : str, optional
@@ -148,13 +160,13 @@ class Category:
             raise InvalidArgument(f'levels of {self.name!r} must be a list, such as ["A", "B", "C"].')
         if any(isinstance(level, bool) or not isinstance(level, str | int) for level in self.levels):
             raise InvalidArgument(f"levels of {self.name!r} must be texts or whole numbers.")
-        levels = [str(level).strip() for level in self.levels] + ([OTHER] if other else [])
+        levels = [level_of(str(level)) for level in self.levels] + ([OTHER] if other else [])
         if len(set(levels)) < len(levels) or len(levels) < 2 or not all(levels):
             raise InvalidArgument(
                 f"levels of {self.name!r} must be at least two different ones, none of them empty"
-                + (f", and {OTHER!r} is added to them by other=True." if other else ".")
+                + (f". {OTHER!r} is added to them: leave it out of the list, or pass other=False." if other else ".")
             )
-        missing = levels[-1 if other else 0] if self.missing is None else str(self.missing)
+        missing = levels[-1 if other else 0] if self.missing is None else level_of(str(self.missing))
         _set(self, levels=tuple(levels[:-1] if other else levels), other=other, missing=missing)
         _validate.choice(f"missing of {self.name!r}", missing, tuple(levels))
 
@@ -271,7 +283,7 @@ class Schema:
         """Return the column that a part is made of; refuse what is no part."""
         try:
             return self._column_of[part]
-        except KeyError:
+        except (KeyError, TypeError):  # the latter of a list
             raise InvalidArgument(f"The schema has no column {part!r}: it has {', '.join(self.parts)}.") from None
 
     def raw_coefficients(
@@ -462,6 +474,6 @@ def _set_range(column: Number | Whole | Date, read: Callable[[str, Any], Any]) -
 
 def _day(name: str, value: Any) -> datetime.date:
     try:
-        return datetime.date.fromisoformat(str(value))
+        return value.date() if isinstance(value, datetime.datetime) else datetime.date.fromisoformat(str(value))
     except ValueError:
         raise InvalidArgument(f'{name} must be a day, such as "2026-01-31".') from None

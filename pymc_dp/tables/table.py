@@ -173,13 +173,15 @@ class Table:
         return self._source.count(self.unit)
 
     @contextmanager
-    def opened(self, template: UnitLikelihood) -> Iterator[PartitionedUnits]:
+    def opened(self, template: UnitLikelihood, relation: str = "substitute") -> Iterator[PartitionedUnits]:
         """Open the table for a run, and close it at the end. `template` is the model's likelihood on the template.
 
+        `relation` is that of the budget: where the number of units is protected, no table is too short.
         It raises `UnsupportedTable` if a column is missing, of another type or shape than the template's, or has
         missing entries, or if rows of a unit could be in two places; with a schema, if an input of the model is no
         column of `template`.
         """
+        self.refuse_relation(relation)
         if self.schema is None:
             columns = columns_for(template.inputs, self._given, self.unit)
         else:
@@ -189,7 +191,7 @@ class Table:
         if self.unit is not None:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
-            self._refuse_too_few(n_rows)
+            _refuse_too_few(n_rows, relation)
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             declared = "" if self.schema is None else self.schema.to_json()
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
@@ -221,7 +223,7 @@ class Table:
         alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
         return alike and int(np.sum([each.kept for each in parts], axis=0).max(initial=0)) <= 1
 
-    def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
+    def levels_of_units(self, columns: Sequence[str], relation: str) -> UnitLevels:
         """Return the number of units with each level of columns of texts, declared or not. Confidential.
 
         It raises `UnsupportedTable` if a column is missing or has no levels, the table is on Dask, or rows of a unit
@@ -229,15 +231,8 @@ class Table:
         """
         asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
         found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))
-        self._refuse_too_few(found.n_rows)
+        _refuse_too_few(found.n_rows, relation)
         return found
-
-    def _refuse_too_few(self, n_rows: int) -> None:
-        """Refuse a table of a single row; a part of which nobody knows the size is refused for no number of rows."""
-        if n_rows < _FEWEST_ROWS and self.relation != "add-remove":
-            raise UnsupportedTable(
-                "The table has no rows or a single one, and no noise would leave anything of that to see."
-            )
 
     def __repr__(self) -> str:
         if self.schema is not None:
@@ -325,6 +320,14 @@ class Table:
         if not hasattr(frame, "__dask_graph__"):
             raise InvalidArgument(f"from_dask takes a data frame of Dask, not a {type(frame).__name__}.")
         return cls(frame, schema=schema, client=client, deadline=deadline)
+
+
+def _refuse_too_few(n_rows: int, relation: str) -> None:
+    """Refuse a table of a single row, but where the number of rows is protected: a refusal would tell it."""
+    if n_rows < _FEWEST_ROWS and relation == "substitute":
+        raise UnsupportedTable(
+            "The table has no rows or a single one, and no noise would leave anything of that to see."
+        )
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:

@@ -4,13 +4,14 @@ import functools
 import hashlib
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
+from pymc_dp.model.origins import owner_of
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.tables.entries import entries_of
@@ -189,6 +190,12 @@ def fewest_rows(schema: Schema) -> int:
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
 
 
+def are_of_a_template(arrays: Iterable[np.ndarray]) -> bool:
+    """Return whether one of these arrays is a template's own: which object it is counts, not what it holds."""
+    own = {id(owner_of(array)) for each in _made for array in each._arrays.values()}  # noqa: SLF001
+    return any(id(owner_of(array)) in own for array in arrays)
+
+
 def lengths_of_templates() -> set[int]:
     """Return the numbers of rows of all templates that this process holds."""
     return {each.n for each in _made}
@@ -213,8 +220,9 @@ def match(
     raise UnsupportedTable(
         f"{called} is no column of table.template, or of table.invented(...). Build the model on their arrays as they "
         'are: x = t.matrix("age", "ward"), observed=t.back. Products of two columns are '
-        "recognised; logarithms and other functions are written with pm.math inside the model, and counts are declared "
-        "with raw=True."
+        "recognised; functions of covariates, such as logarithms, are written with pm.math inside the model, and an "
+        "outcome that is a function of columns is a further column of the source. Counts are declared with raw=True. "
+        "(A table that was declared anew has another template.)"
     )
 
 

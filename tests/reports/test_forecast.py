@@ -273,6 +273,8 @@ def test_what_would_help_is_said_where_noise_is_large(forecast):
     good = dp.Forecast(**{**vars(found), "quality": precise})
     assert "on average" not in str(good)
     assert "imprecise" not in str(good)
+    assert "say otherwise" not in str(good)
+    assert "say otherwise: do not rely on it" in str(dp.Forecast(**{**vars(good), "coverage": 0.6}))
 
 
 def test_a_plan_says_what_to_expect_within_a_factor(forecast):

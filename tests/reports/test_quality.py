@@ -11,6 +11,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp.diagnostics import ClipFraction, Quality, privacy_report, quality, quality_report
+from pymc_dp.reports import verdict as verdict_module
 from pymc_dp.reports.verdict import surrogate_in_words
 
 
@@ -79,6 +80,15 @@ def test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_
     assert bool(found.reasons_against) is (verdict == "not usable")
     if verdict == "unknown":
         assert found.reasons_unknown
+
+
+@pytest.mark.parametrize("widening", [1.0, 2.0])
+def test_what_one_line_doubts_no_other_trusts(widening, monkeypatch):
+    found = Quality(**({"clip_fractions": {}} | GOOD | {"doubtful": ("k",), "widening": widening}))
+    monkeypatch.setattr(verdict_module, "quality", lambda _: found)
+    report = quality_report(of_clipped_ratios())
+    assert "of k draws may be more than three times too narrow" in report
+    assert "but for the intervals of k: " in report or "Intervals can be trusted, but for those of k, and" in report
 
 
 @functools.cache

@@ -138,6 +138,7 @@ OPTIONS = {
     "acceptance above one": ({"target_accept": 1.5}, "target_accept must lie strictly between 0 and 1"),
     "depth of no tree": ({"max_treedepth": 0}, "max_treedepth must be at least 1"),
     "a mapping for NUTS": ({"nuts": {"target_accept": 0.9}}, "no option nuts.*of their own: target_accept"),
+    "a setting of steps": ({"budget_share": 0.5}, r"no option budget_share.*step=dp\.DPSurrogateHMC\(budget_share="),
     "another library": ({"nuts_sampler": "numpyro"}, r"cannot run a DP step.*dp\.PrivateLikelihood"),
     "trace": ({"trace": []}, "trace= would store"),
     "a trace back": ({"return_inferencedata": False}, "would return a trace"),
@@ -197,6 +198,7 @@ MODELS = {
     "nothing observed": (lambda: written(lambda: pm.Normal("mu")), "pass the data as observed="),
     "nothing free": (lambda: written(lambda: pm.Normal("y", 0, 1, observed=REALS)), "no free one"),
     "only a potential": (lambda: written(lambda: pm.Potential("p", -((REALS - pm.Normal("mu")) ** 2).sum())), "no obs"),
+    "rows along the second axis": (lambda: normal(np.zeros((3, 60))), "another has 60 entries.*unit="),
     "an effect of each row": (lambda: normal_of(pm.Normal, shape=N), "has one entry for each row"),
     "a discrete parameter": (lambda: written(discrete), "is discrete"),
 }

@@ -94,7 +94,7 @@ def test_without_noise_they_are_those_of_the_table(fitted):
 
 @compiled_once()
 def test_groups_have_averages_of_their_own(fitted):
-    found = averaged(DRUG, fitted=fitted, by="ward")
+    found = averaged(DRUG, fitted=fitted, by=["ward"])
     expected = risk(FRAME.assign(drug=True)).groupby(FRAME["ward"]).mean()
     for ward in "abc":
         assert found.table.loc[("drug", ward), "mean"] == pytest.approx(expected[ward], abs=0.01)

@@ -20,6 +20,7 @@ import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.surveys.asking import view_of
 from pymc_dp.tables import local
 from pymc_dp.tables.local import InMemory, OutOfCore
 
@@ -214,11 +215,30 @@ def test_a_run_needs_nothing_but_the_table(frame):
     assert "schema" not in expected["privacy"].attrs
 
 
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_a_model_on_a_template_without_its_table_is_refused(relation):
+    budget, table = dp.PrivacyBudget(4.0, 1e-6, relation=relation), dp.Table({"age": []}, schema=SCHEMA)
+    with model_on(table.template) as model:
+        for function in (pm.sample, dp.private_likelihood):
+            with pytest.raises(dp.UnsupportedOption, match="Pass data=table"):
+                function(budget=budget, progressbar=False)
+    with pytest.raises(dp.UnsupportedOption, match="Pass data=table"):
+        view_of(model, None, None, None)
+    assert budget.epsilon_spent == 0.0
+
+
+class Copies(dp.Template):
+    """A template whose arrays are copies, as those of a data frame are."""
+
+    def __getattr__(self, name):
+        return super().__getattr__(name).copy()
+
+
 @pytest.mark.parametrize(("relation", "warned"), [("substitute", True), ("add-remove", False)])
-def test_a_model_on_a_template_without_its_table_is_warned_about(relation, warned, recwarn):
+def test_a_model_on_copies_of_a_template_is_warned_about(relation, warned, recwarn):
     """Not where the number of rows of a model is protected."""
     table = dp.Table({"age": []}, schema=SCHEMA)
-    with model_on(table.template):
+    with model_on(Copies(table.schema, table.template.n, 0)):
         chosen = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.01, "n_leapfrog": 1}
         step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6, relation=relation), insecure_seed=2, **chosen)
         pm.sample(draws=2, chains=2, cores=1, step=step, random_seed=1, **QUIET)

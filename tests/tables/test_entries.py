@@ -105,6 +105,14 @@ def test_texts_are_read_alike_whatever_holds_them(column, texts):
         assert np.array_equal(entries_of(column, pd.Series(texts, dtype=dtype)), expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "boolean", object, "str", "category"])
+def test_truth_values_have_the_levels_that_files_have(dtype):
+    """pandas writes them as True and False."""
+    values = pd.Series([True, False, True], dtype=dtype)
+    assert entries_of(dp.Category("c", ["False", "True"]), values).tolist() == [1.0, 0.0, 1.0]
+    assert levels_of_entries("c", values).tolist() == ["True", "False", "True"]
+
+
 def test_a_text_without_an_encoding_is_no_other_rows():
     """Hazard H22: for pandas it is equal to the text that Python writes of it, in quotes."""
     written = repr("\ud800")
@@ -128,6 +136,8 @@ def test_a_text_without_an_encoding_is_no_other_rows():
         (COLUMNS[2], ["no", "f", 0, "2", 2, "ja"], [0] * 3 + [NAN] * 3),
         (COLUMNS[3], ["1", 1, 1.0, True, "x", " x", 17, "17", "zzz"], [0, 0, 0, 2, 3, 3, 4, 4, 5]),
         (COLUMNS[3], ["", None, NAN, "na"], [NAN] * 4),
+        (COLUMNS[3], ["1.0", "17.", " 0.00", "-0.0", "1.5", "1.0.0"], [0, 4, 1, 1, 5, 5]),
+        (dp.Category("c", ["9.0", 10]), [9, "9", "9.0", 9.0, "10.0", 1e1], [0, 0, 0, 0, 1, 1]),
         (COLUMNS[4], ["yes", "no", "maybe", None], [0, 1, NAN, NAN]),
         (COLUMNS[5], ["1970-01-02", "1970-01-02T23:59", "1970-01-02T23:00:00-02:00", "2.1.1970"], [1, 1, 2, NAN]),
         (COLUMNS[5], [datetime.date(1970, 1, 3), pd.Timestamp("1970-01-03 12:00"), None, 3], [2, 2, NAN, NAN]),

@@ -3,6 +3,7 @@
 import datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from declared import SCHEMA, WITH_PERSON
@@ -113,6 +114,7 @@ def test_ranges_levels_and_missing_entries():
     day = dp.Date("day", datetime.date(1970, 1, 3), "1970-01-05")
     assert found(day, [2, 3, 4, 9, np.nan]) == [-1, 0, 1, 1, 0]
     assert found(dp.Date("day", "1970-01-03", "1970-01-05", raw=True), [0, 4, np.nan]) == [0, 2, 1]
+    assert dp.Date("day", pd.Timestamp("1970-01-03"), datetime.datetime(1970, 1, 5)) == day
 
 
 def test_coefficients_are_told_on_the_columns_own_scales():

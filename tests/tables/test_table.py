@@ -289,7 +289,11 @@ def test_columns_that_are_not_named_or_not_there_are_refused(frame):
         dp.Table(frame, columns=["u", "v"])
     refused(dp.Table(frame, x=["u"] * 3, y="y"), UnsupportedTable, "3 columns were")
     for few in (0, 1):
-        refused(dp.Table(frame.iloc[:few], x=["u", "v"], y="y"), UnsupportedTable, "no rows or a single one")
+        short = dp.Table(frame.iloc[:few], x=["u", "v"], y="y")
+        refused(short, UnsupportedTable, "no rows or a single one")
+        likelihood = UnitLikelihood(read(model_of(*invented())))
+        with short.opened(likelihood, "add-remove") as rows:  # a refusal would tell the number of rows
+            assert rows.n_units == few
     refused(dp.Table({**frame, "y": frame["y"][1:]}, x=["u", "v"], y="y"), UnsupportedTable, "different lengths")
     x, y = invented()
     with pm.Model() as model:
