@@ -4,14 +4,22 @@ import numpy as np
 import pytest
 
 from pymc_dp.model.hessian import Hessian
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, _under_prior, belief_of, doubted, informed, most_likely
+from pymc_dp.steps.prelude.belief import (
+    Belief,
+    KnownScore,
+    _under_prior,
+    belief_of,
+    most_likely,
+    updated,
+    with_drift,
+)
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
-    bending,
     between_groupings,
+    curvature_drift,
+    floored,
     groupings_of,
-    lifted,
     pooled,
 )
 from pymc_dp.steps.prelude.newton import Frame
@@ -278,7 +286,7 @@ def test_one_more_entry_of_a_score_is_known_as_bayes_theorem_says():
     """A normal prior of covariance V, and an entry of H times the distance to the maximum, with noise and bias."""
     root = np.linalg.inv(INFORMATION) @ np.random.default_rng(5).normal(scale=60.0, size=(SIZE, SIZE))
     before = Belief(MAXIMUM, INFORMATION, root @ root.T, np.diag([0.02, 0.01, 0.03]) ** 2, ALL)
-    found = informed(before, 1, 1.0, noise=30.0, bias=40.0, doubt=0.0)
+    found = updated(before, 1, 1.0, noise=30.0, bias=40.0, doubt=0.0)
     along, prior = INFORMATION[1], before.noise + before.bias
     covariance = np.linalg.inv(np.linalg.inv(prior) + np.outer(along, along) / 50.0**2)
     np.testing.assert_allclose(found.noise + found.bias, covariance, rtol=1e-6)
@@ -293,13 +301,13 @@ def test_doubt_of_the_information_and_a_long_step_widen_what_a_score_says():
     """To noise and bias the part is added; a step of d, of all that is told, is off by that part and by d of itself."""
     before = belief([score(MAXIMUM, 0.0, bias=90_000.0)])
     gain = 1.0 / INFORMATION[1, 1]  # of what is told by nothing but this score: all of it
-    told = informed(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.0)
-    doubted_told = informed(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.5)
+    told = updated(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.0)
+    doubted_told = updated(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.5)
     # The score itself, as it is predicted afterwards, is as uncertain as it was released.
     for each, std in ((told, 5.0), (doubted_told, 7.5)):
         assert INFORMATION[1] @ (each.noise + each.bias) @ INFORMATION[1] == pytest.approx(std**2, rel=1e-3)
     error = 0.3 / gain
-    far = informed(before, 1, error, noise=3.0, bias=4.0, doubt=0.5)
+    far = updated(before, 1, error, noise=3.0, bias=4.0, doubt=0.5)
     step = far.mean[1] - before.mean[1]
     extra = INFORMATION[1] @ (far.bias - doubted_told.bias) @ INFORMATION[1]
     assert np.sqrt(extra) == pytest.approx((0.5 + step) * error, rel=1e-3)
@@ -360,15 +368,15 @@ def test_a_curvature_that_changes_on_the_way_makes_the_mean_doubtful(last):
     frame, known = Frame(np.eye(2), np.eye(2)), np.ones(2, dtype=bool)
     matrices = [np.diag([counts_of_rate(at)[1], N]) for at in (2.0 * last, last)]
     early, late = (KnownCurvature(each, each, 0.0, frame, known) for each in matrices)
-    bent = bending(early, late, np.array([last, 0.0]), N)
+    bent = curvature_drift(early, late, np.array([last, 0.0]), N)
     score, point = np.array([counts_of_rate(last)[0], 0.0]), np.array([last, 0.0])
     one = KnownScore(point, score, 1e-3 * np.eye(2), 0.0)
     found = belief_of([one], matrices[1], 0.0, frame, known, n_units=N, structure=np.ones((2, 2), bool), third_order=0)
-    doubt = doubted(found, point, bent, N).bias
+    doubt = with_drift(found, point, bent, N).bias
     off = abs(found.mean[0])
     assert off / 2.0 < np.sqrt(doubt[0, 0]) < 2.0 * off
     assert doubt[1, 1] == pytest.approx(0.0, abs=1e-12)
-    assert not doubted(found, point, 0.0, N).bias.any()
+    assert not with_drift(found, point, 0.0, N).bias.any()
 
 
 def test_a_change_of_curvature_that_noise_could_be_is_none():
@@ -377,8 +385,8 @@ def test_a_change_of_curvature_that_noise_could_be_is_none():
         noises = [RNG.normal(size=(SIZE, SIZE)) * 30.0 / np.sqrt(2.0) for _ in range(2)]
         both = [N * np.eye(SIZE) + np.triu(noise) + np.triu(noise, 1).T for noise in noises]
         early, late = (KnownCurvature(each, each, 30.0, frame, ALL) for each in both)
-        assert bending(early, late, step, N) < 0.1
-        assert bending(early, late, np.zeros(SIZE), N) == 0.0
+        assert curvature_drift(early, late, step, N) < 0.1
+        assert curvature_drift(early, late, np.zeros(SIZE), N) == 0.0
 
 
 class Normal:
@@ -451,7 +459,7 @@ def noisy(matrix, frame, noise_std, seed):
     noise = generator.normal(size=(size, size)) * noise_std / np.sqrt(2.0)
     noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(generator.normal(size=size) * noise_std)
     along = frame.preconditioner.T @ matrix @ frame.preconditioner + noise
-    return lifted(along, noise_std, frame, np.ones(size, dtype=bool), floor=0.0, nonnegative=True)
+    return floored(along, noise_std, frame, np.ones(size, dtype=bool), floor=0.0, nonnegative=True)
 
 
 def frame_of(diagonal):
@@ -460,13 +468,13 @@ def frame_of(diagonal):
 
 def test_lifted_eigenvalues_are_above_the_floor_and_zeros_stay():
     raw = np.array([[5.0, 0.0, 3.0], [0.0, 0.1, 2.0], [3.0, 2.0, 4.0]])
-    found = lifted(raw, 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.8, nonnegative=True)
+    found = floored(raw, 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.8, nonnegative=True)
     assert np.linalg.eigvalsh(found.matrix).min() >= 0.39
     assert found.matrix[0, 1] == 0.0
-    turned = lifted(np.diag([-5.0, 1.0, 2.0]), 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.5, nonnegative=False)
+    turned = floored(np.diag([-5.0, 1.0, 2.0]), 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.5, nonnegative=False)
     np.testing.assert_allclose(np.diag(turned.matrix), [5.0, 1.0, 2.0])
     part = np.array([True, True, False])
-    assert not lifted(raw, 1.0, Frame(np.eye(3), np.eye(3)), part, floor=0.8, nonnegative=True).matrix[2].any()
+    assert not floored(raw, 1.0, Frame(np.eye(3), np.eye(3)), part, floor=0.8, nonnegative=True).matrix[2].any()
 
 
 @pytest.mark.parametrize("members", [(), (0, 1)])
@@ -638,8 +646,8 @@ def test_a_lifted_curvature_has_nothing_but_the_floor_along_unidentified_directi
     along = np.where(along_axes(structure, frame), frame.preconditioner.T @ raw @ frame.preconditioner, 0.0)
     everything = np.ones(size, dtype=bool)
     given = {"floor": 5.0, "nonnegative": nonnegative}
-    blind = lifted(along, 8.0, frame, everything, **given)
-    seeing = lifted(along, 8.0, frame, everything, unidentified=direction[:, None], **given)
+    blind = floored(along, 8.0, frame, everything, **given)
+    seeing = floored(along, 8.0, frame, everything, unidentified=direction[:, None], **given)
     across = np.linalg.qr(np.column_stack([direction, np.eye(size)[:, :-1]]))[0][:, 1:]  # at right angles to it
     coupling = [np.abs(across.T @ each.matrix @ direction).max() for each in (blind, seeing)]
     assert coupling[1] < 0.2 * coupling[0]

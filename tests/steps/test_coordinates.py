@@ -44,7 +44,7 @@ def test_coordinates_have_the_derivatives_of_their_map(coordinates):
     np.testing.assert_allclose(coordinates.slopes(at), np.transpose(numeric), atol=1e-8)
     np.testing.assert_array_equal(coordinates.reached, coordinates.slopes(at) != 0.0)
     along = [(coordinates.slopes(at + by) - coordinates.slopes(at - by)).T @ gradient / 2e-6 for by in steps]
-    np.testing.assert_allclose(coordinates.bent(at, gradient), along, atol=1e-8)
+    np.testing.assert_allclose(coordinates.second_order(at, gradient), along, atol=1e-8)
 
 
 def test_a_location_is_measured_from_its_anchor_in_units_of_the_scale():
@@ -167,7 +167,7 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
         np.ones(4, dtype=bool),
     )
     point = ExpansionPoint(np.zeros(4), np.eye(4), 1.0)
-    found = Found(point, np.eye(4), None, belief, None, foreseen=inside)
+    found = Found(point, np.eye(4), None, belief, None, extra_curvature=inside)
     at = found_at_parameters(found, KNOWN, LINEAR, None)
     np.testing.assert_allclose(at.belief.information, information, atol=1e-9)
     np.testing.assert_allclose(at.belief.mean[1:], mean[1:])
@@ -182,7 +182,7 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
     np.testing.assert_allclose(of_members, np.where(apart, information, 0.0), atol=1e-9)
     score = generator.normal(size=4)
     np.testing.assert_allclose(at.back @ (at.centre.preconditioner.T @ score), score)
-    np.testing.assert_allclose(TO_PARAMETERS.T @ at.foreseen @ TO_PARAMETERS, inside)
+    np.testing.assert_allclose(TO_PARAMETERS.T @ at.extra_curvature @ TO_PARAMETERS, inside)
 
 
 def test_what_is_found_in_bent_coordinates_is_turned_where_it_is():
@@ -305,10 +305,12 @@ def test_scores_that_are_not_zero_have_a_part_in_a_curvature_along_bent_coordina
     score = IN_UNITS.slopes(at).T @ of_parameters
     search.coordinates, search._scores = None, [KnownScore(at, score, np.eye(4), 0.0)]
     search.places = np.array([True, True, True, False])
-    assert search._bent(curvature) is curvature
+    assert search._along_coordinates(curvature) is curvature
     search.coordinates = IN_UNITS
-    np.testing.assert_allclose(search._bent(curvature).matrix, matrix - IN_UNITS.bent(at, of_parameters), atol=1e-12)
+    np.testing.assert_allclose(
+        search._along_coordinates(curvature).matrix, matrix - IN_UNITS.second_order(at, of_parameters), atol=1e-12
+    )
     search._scores = [KnownScore(at, 100.0 * score, np.eye(4), 0.0)]
-    found = search._bent(replace(curvature, matrix=np.diag([4.0, 4.0, 4.0, 0.0]))).matrix
+    found = search._along_coordinates(replace(curvature, matrix=np.diag([4.0, 4.0, 4.0, 0.0]))).matrix
     assert np.linalg.eigvalsh(found[:3, :3])[0] > 0.0
     assert not found[3].any()

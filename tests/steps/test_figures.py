@@ -14,7 +14,7 @@ from pymc_dp.reports.quality import HARMLESS_SURROGATE_ERROR
 from pymc_dp.steps.prelude import figures, learning
 from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.figures import draws_of_doubt, figures_beside_a_prior, figures_of_check, noise_of_members
+from pymc_dp.steps.prelude.figures import figures_beside_a_prior, figures_of_check, narrowed_draws, noise_of_members
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.location import missed_by_quadratic
 from pymc_dp.steps.prelude.newton import Frame
@@ -72,7 +72,7 @@ def test_a_log_likelihood_is_checked_where_it_could_move_means():
     covariance = np.linalg.inv(prior + belief.precision)
     kernel = SimpleNamespace(mean=np.array([1.0, -2.0]), covariance=covariance)
     draws = generator.multivariate_normal(kernel.mean, covariance, size=100_000)
-    nearer = np.array(draws_of_doubt(belief, kernel, list(draws)))
+    nearer = np.array(narrowed_draws(belief, kernel, list(draws)))
     slope = np.array([0.3, -0.8])
     moved = np.linalg.inv(prior + information) @ slope
     expected = np.sqrt(moved @ np.linalg.solve(covariance, moved))
@@ -132,7 +132,7 @@ def test_figures_do_not_depend_on_the_units_of_parameters():
         belief = Belief(5.0 * units, information / by, noise * by, np.zeros((2, 2)), np.ones(2, dtype=bool))
         covariance = np.linalg.inv(prior / by + belief.precision)
         kernel = SimpleNamespace(mean=mean * units, covariance=covariance)
-        (nearer,) = draws_of_doubt(belief, kernel, [np.array([2.0, 1.0]) * units])
+        (nearer,) = narrowed_draws(belief, kernel, [np.array([2.0, 1.0]) * units])
         by_parameter, means = figures_beside_a_prior(belief, prior / by + belief.precision, kernel)
         made.append(np.concatenate([*by_parameter.values(), list(means.values()), nearer / units]))
     np.testing.assert_allclose(*made, rtol=1e-6)
@@ -146,7 +146,7 @@ def test_a_normal_regression_is_checked_where_it_could_move_means(monkeypatch):
     asked._draws_apart = lambda *_: "draws"
     asked._regression = SimpleNamespace(followed=np.array([1]))
     nearer = [np.array([3.0 * np.cos(k), 0.4 * np.sin(k)]) for k in range(20)]
-    monkeypatch.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: nearer if given == "draws" else [])
+    monkeypatch.setattr(learning, "narrowed_draws", lambda belief, kernel, given: nearer if given == "draws" else [])
     found = Learning._checked_without_release(asked, SimpleNamespace(belief=belief, kernel=None))
     missed = missed_by_quadratic(belief, 1, np.array(nearer))
     assert found == {
@@ -260,7 +260,7 @@ def test_a_check_does_not_cut_what_it_cannot_see(place, noise, bound):
         centre=centre,
         precision=np.eye(2),
         back=np.eye(2),
-        foreseen_at=lambda draw: 0.0,
+        extra_at=lambda draw: 0.0,
         beyond=centre,
         surrogate=surrogate,
         kernel=SimpleNamespace(mean=np.zeros(2), spread=np.eye(2)),
@@ -278,7 +278,7 @@ def test_a_check_does_not_cut_what_it_cannot_see(place, noise, bound):
     asked._draws_apart = lambda *_: draws
     chain = SimpleNamespace(multiplier=lambda _: 30.0, release=release, n_units=1000)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
+        patches.setattr(learning, "narrowed_draws", lambda belief, kernel, given: given)
         made = Learning._checked(asked, chain, found)
     # Eight times the upper edge; or twice the clip bound, times the distance of the first draw.
     assert bounds == [pytest.approx(bound, rel=1e-6)] * 10

@@ -325,9 +325,9 @@ def test_what_clipping_takes_off_curvatures_is_spread_over_directions():
             _mean_square=float(size),
             _norms=lambda *_: histogram,
             _lost_by_rare=lambda *_: 0.0,
-            _sizes_of_curvature="expected_curvature",
+            _curvature_kind="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 3.0),
-            reach_of_noise=10.0,
+            noise_eigenvalue=10.0,
         )
         return Search._curvature_bound(search, np.zeros(size), None, "curvature")
 
@@ -349,10 +349,10 @@ def test_a_bound_of_curvatures_follows_the_histogram_where_the_frame_is_wrong():
             _mean_square=float(size),
             _norms=lambda *_, smallest=smallest: Histogram(counts, 1.0, smallest),
             _lost_by_rare=lambda *_: 0.0,
-            _sizes_of_curvature="expected_curvature",
+            _curvature_kind="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 20.0),
             _regression=SimpleNamespace(location_apart=False),
-            reach_of_noise=10.0,
+            noise_eigenvalue=10.0,
         )
         found = Search._curvature_bound(search, np.zeros(size), None, "early_curvature")
         assert found == min(smallest * 2.0**6.5, max(0.5 * largest / 2.0 / size * n_units / noise, largest))

@@ -18,7 +18,13 @@ from pymc_dp.steps.prelude import learning, settings
 from pymc_dp.steps.prelude.approximation import Expansion
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.growth import growth_of_mean, mean_of_exponential, on_one_parabola, regrown, times_newton
+from pymc_dp.steps.prelude.growth import (
+    after_overshoot,
+    growth_of_mean,
+    mean_of_exponential,
+    on_one_parabola,
+    times_newton,
+)
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search, last_step
@@ -61,7 +67,7 @@ def test_a_step_that_overshot_by_growth_leads_to_the_maximum(rate, at):
     end = np.array([min(belief.mean[0], at + 2.0), 0.7])
     score = 1.0 - np.exp(rate * end[0])
     error = score - float(belief.information[0] @ (belief.mean - end))
-    found = regrown(belief, 0, before, end, error, 1e-6)
+    found = after_overshoot(belief, 0, before, end, error, 1e-6)
     if found is None:  # it ended near the maximum, within noise
         off = np.sqrt(belief.information[0] @ (belief.noise + belief.bias) @ belief.information[0])
         assert abs(error) <= settings.CLEARLY_OVERSHOT * off * (1.0 + 1e-6)
@@ -86,9 +92,11 @@ def test_a_step_that_overshot_by_growth_leads_to_the_maximum(rate, at):
 def test_no_other_step_is_told_by_growth(score, noise):
     belief = replace(told_from(0.0, rate=1.0), mean=np.array([1.0, 0.7]))
     end = np.array([0.8, 0.7])
-    assert regrown(belief, 0, np.array([0.0, 0.7]), end, score - 0.2, noise) is None
-    assert regrown(belief, 0, np.array([0.0, 0.7]), end, -2.2, 0.01) is not None
-    assert regrown(belief, 0, np.array([0.9, 0.7]), end, 2.2, 0.01) is None  # the maximum is told on the other side
+    assert after_overshoot(belief, 0, np.array([0.0, 0.7]), end, score - 0.2, noise) is None
+    assert after_overshoot(belief, 0, np.array([0.0, 0.7]), end, -2.2, 0.01) is not None
+    assert (
+        after_overshoot(belief, 0, np.array([0.9, 0.7]), end, 2.2, 0.01) is None
+    )  # the maximum is told on the other side
 
 
 @given(st.floats(-1.8, 3.0))
@@ -156,15 +164,20 @@ def test_what_the_belief_has_foreseen_is_not_missed(monkeypatch):
     """The log-likelihood is off its expansion at the centre by what the belief's curvature is more, and by a little."""
     centre = ExpansionPoint(np.array([1.0, 0.0]), np.eye(2), 1.0, 1.0)
     draws = [np.array([1.0 + part, part]) for part in np.linspace(0.0, 3.0, 10)]
-    foreseen, more = np.diag([-2.0, 0.0]), np.linspace(-0.3, 0.3, 10)
-    monkeypatch.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
+    extra_curvature, more = np.diag([-2.0, 0.0]), np.linspace(-0.3, 0.3, 10)
+    monkeypatch.setattr(learning, "narrowed_draws", lambda belief, kernel, given: given)
     told = iter(draw[1] ** 2 + each for draw, each in zip(draws, more, strict=True))
     chain = SimpleNamespace(
         multiplier=lambda _: 1e-9, release=lambda _: SimpleNamespace(value=[next(told)], noise_std=1e-9)
     )
     surrogate = SimpleNamespace(prediction=lambda theta: Prediction(theta, theta, with_curvature=True))
-    found = SimpleNamespace(belief=None, centre=centre, foreseen=foreseen, beyond=centre, surrogate=surrogate)
-    found.kernel, found.foreseen_at = SimpleNamespace(mean=centre.theta), partial(Expansion.foreseen_at, found)
+    found = SimpleNamespace(
+        belief=None, centre=centre, extra_curvature=extra_curvature, beyond=centre, surrogate=surrogate
+    )
+    found.kernel, found.extra_at = (
+        SimpleNamespace(mean=centre.theta),
+        partial(Expansion.extra_at, found),
+    )
     asked = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
     figures = Learning._checked(asked, chain, found)
     assert figures["surrogate_error"] == pytest.approx(np.std(more, ddof=1))
@@ -175,7 +188,7 @@ def sized(sizes, *, released_at=0):
     search, told = object.__new__(Search), iter(sizes)
     search._regression = Regression(np.zeros(2), np.ones(2, dtype=bool), np.zeros(0, dtype=int))
     search._chain, search._scores, search._first_after_curvature = SimpleNamespace(n_units=100), [], released_at
-    search._level, search._usual = 0.0, -np.inf
+    search._level, search._log_norm_ratio = 0.0, -np.inf
     search._frame = lambda _: Frame(np.eye(2), np.eye(2))
     search._log_size = lambda *_: next(told)
     return search
@@ -206,7 +219,7 @@ def test_noise_in_the_first_curvature_is_not_kept():
     search._at_size(np.zeros(2), of_units(2.0))
     search._scores, search._first_after_curvature = [None], 1
     np.testing.assert_allclose(search._at_size(np.zeros(2), of_units(0.6)).matrix, of_units(0.6).matrix)
-    assert search._usual == pytest.approx(np.log(0.5 / 0.6))
+    assert search._log_norm_ratio == pytest.approx(np.log(0.5 / 0.6))
 
 
 def test_what_noise_hides_changes_nothing():

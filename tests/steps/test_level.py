@@ -151,7 +151,7 @@ def test_how_much_members_vary_does_not_hold_them_back():
 def test_along_an_intercept_of_the_model_nothing_is_released_but_the_level(knows_responses, hidden):
     search = search_of(X, [True] * 3, rise=[1.0, 0.0, 0.0], level=5.0, knows_responses=knows_responses)
     if hidden:  # how much rows tell
-        search._log_told = lambda *_: np.inf
+        search._log_mean_size = lambda *_: np.inf
     begun = search._begun()
     np.testing.assert_allclose(begun, [5.0, 0.0, 0.0], atol=0.15)
     bounds = {query.point.clip_gradient for query in search._chain.asked if query.kind == "level"}
@@ -223,11 +223,11 @@ def test_positive_responses_lead_to_their_level_by_newtons_own_direction():
 def test_steps_are_trusted_by_how_far_predictors_move():
     """Where a row tells a hundred times as much, a step of the same predictors is ten times as long."""
     search = search_of(X, [True] * 3)
-    search._told = 0.0
+    search._log_information = 0.0
     trusted = [search._trusted_by_rows(1)]
     search._level = np.log(100.0)
     trusted.append(search._trusted_by_rows(1))
-    search._told = -np.inf  # hidden
+    search._log_information = -np.inf  # hidden
     trusted.append(search._trusted_by_rows(1))
     factor = settings.TRUST_OF_PREDICTORS
     np.testing.assert_allclose(trusted, settings.TRUST_FAR * np.array([factor, 10.0 * factor, 1.0]))

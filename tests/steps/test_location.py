@@ -420,7 +420,7 @@ def test_steps_go_farther_where_the_curvature_was_right_for_the_last_one(true, n
     ends = np.zeros(2), np.array([1.0, 0.0])
     scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
     regression = SimpleNamespace(one_row_a_unit=one_row, steps=4, responses_are_known=known)
-    search = SimpleNamespace(_scores=scores, places=places, _room=1.0, _regression=regression)
+    search = SimpleNamespace(_scores=scores, places=places, _trust_growth=1.0, _regression=regression)
     search._trusted_by_rows = lambda step: Search._trusted_by_rows(search, step)
     trusted = settings.TRUST_FAR if known else settings.TRUST_NEAR
     assert Search._trusted(search, 1, curvature) == farther * trusted
@@ -473,7 +473,7 @@ def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
         scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
     )
     search._chain = SimpleNamespace(n_units=100, prior=prior)
-    return search, search._led_to(belief, np.zeros(size), 1e9)
+    return search, search._moved_to_mean(belief, np.zeros(size), 1e9)
 
 
 @pytest.mark.parametrize("mean", [5.0, -5.0, 0.5])

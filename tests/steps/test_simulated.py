@@ -23,7 +23,7 @@ from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.newton import Frame, NotComputable, can_stand_at, positive_definite, prior_curvature
+from pymc_dp.steps.prelude.newton import Frame, NotComputable, finite_prior_at, positive_definite, prior_curvature
 from pymc_dp.steps.prelude.search import Regression, Search
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, _between
 
@@ -70,7 +70,7 @@ NORMAL = np.random.default_rng(0).normal(size=(4000, 2))
 
 def test_what_rows_tell_is_how_much_their_scores_vary():
     search = search_on(Rows(NORMAL))
-    on_the_way, at_the_end = search._by_model(np.zeros(2)), search._by_model(np.zeros(2), ends=True)
+    on_the_way, at_the_end = search._by_model(np.zeros(2)), search._by_model(np.zeros(2), at_centre=True)
     np.testing.assert_allclose(on_the_way.matrix, N_UNITS * np.cov(NORMAL.T, bias=True), rtol=1e-10)
     np.testing.assert_allclose(at_the_end.matrix, N_UNITS * np.eye(2), rtol=1e-6, atol=1e-9)
     assert at_the_end.noise_std == 0.0
@@ -287,9 +287,9 @@ def test_no_search_stands_where_squares_of_distances_are_no_numbers():
         def hessian(self, theta):
             return np.zeros((theta.size, theta.size))
 
-    assert can_stand_at(Flat(), np.array([-1e140, 0.0]))
-    assert not can_stand_at(Flat(), np.array([-1e295, 0.0]))
-    assert not can_stand_at(Flat(), np.array([np.nan, 0.0]))
+    assert finite_prior_at(Flat(), np.array([-1e140, 0.0]))
+    assert not finite_prior_at(Flat(), np.array([-1e295, 0.0]))
+    assert not finite_prior_at(Flat(), np.array([np.nan, 0.0]))
     with pytest.raises(NotComputable):
         positive_definite(np.array([[np.nan, 0.0], [0.0, 1.0]]))
 
@@ -352,7 +352,7 @@ def test_a_score_is_not_known_better_than_simulated_rows_know_it(monkeypatch):
 def test_what_weights_take_off_a_curvature_is_added(monkeypatch):
     """A unit whose score is clipped has its curvature weighted down with it."""
     search = search_on(Rows(NORMAL, k=2.0))
-    search._by_model(np.zeros(2), ends=True)
+    search._by_model(np.zeros(2), at_centre=True)
     lengths = np.linalg.norm(2.0 * NORMAL, axis=1)
     part = np.mean(np.minimum(1.0, 1.5 / lengths))
     frame = Frame(np.eye(2), np.eye(2))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, believed
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, above_noise
 
 N = 20_000
 SMALLEST = 2.0 ** (LOWEST_HALF_OCTAVE / 2)
@@ -197,9 +197,9 @@ def test_outliers_lose_what_was_released_and_less_to_a_larger_bound():
 
 
 def test_outliers_are_believed_beyond_noise_alone():
-    assert believed(-3.0, 1.0) == 0.0
-    assert believed(1.0, 1.0) < 0.03
-    assert believed(2.5, 1.0) == pytest.approx(1.25)
-    assert believed(10.0, 1.0) == pytest.approx(10.0, rel=0.01)
-    assert believed(1e300, 1e-300) == pytest.approx(1e300)  # no overflow
-    assert believed(1e-300, 1e6) == 0.0
+    assert above_noise(-3.0, 1.0) == 0.0
+    assert above_noise(1.0, 1.0) < 0.03
+    assert above_noise(2.5, 1.0) == pytest.approx(1.25)
+    assert above_noise(10.0, 1.0) == pytest.approx(10.0, rel=0.01)
+    assert above_noise(1e300, 1e-300) == pytest.approx(1e300)  # no overflow
+    assert above_noise(1e-300, 1e6) == 0.0

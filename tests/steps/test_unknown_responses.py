@@ -17,7 +17,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.curvature import KnownCurvature, lifted
+from pymc_dp.steps.prelude.curvature import KnownCurvature, floored
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
 from pymc_dp.steps.prelude.simulated import SearchBySimulation
@@ -121,7 +121,7 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     """Else each release lifts the curvature along them above what is expected, by which the next one is scaled."""
     frame, weights = Frame(np.eye(3), np.eye(3)), np.array([1.0, 1.0, 0.5])
     raw = np.diag([1.0, 0.1, 0.01])
-    found = lifted(raw, 0.1, frame, ALL, floor=0.4, nonnegative=False, weights=weights)
+    found = floored(raw, 0.1, frame, ALL, floor=0.4, nonnegative=False, weights=weights)
     np.testing.assert_allclose(np.diag(found.matrix), [1.0, 0.4, 0.1])
     released = Release("early_curvature", np.zeros(6), 1.0, ())
     search = object.__new__(Search)
@@ -133,9 +133,9 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     facts = {"n_units": 100, "knows_responses": False, "unidentified": None}
     search._chain = SimpleNamespace(release=lambda query: released, **facts)
     search._groupings = []
-    search._scores, search.reach_of_noise, search._floors, search.nonnegative = [], 1.0, (1.0,), False
+    search._scores, search.noise_eigenvalue, search._floors, search.nonnegative = [], 1.0, (1.0,), False
     point = SimpleNamespace(theta=np.zeros(3), clip_curvature=1.0)
-    search._sizes_of_curvature = "curvature"
+    search._curvature_kind = "curvature"
     early = search._curvature_at(point, frame, "early_curvature", between_scales=False)
     np.testing.assert_allclose(np.diag(early.matrix), [1.0, 1.0, settings.SCALE_IN_NORM**2])
 

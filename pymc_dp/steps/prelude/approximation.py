@@ -1,4 +1,4 @@
-"""What a step knows of the posterior once its prelude has ended: an expansion, and free draws from it."""
+"""The approximation of the posterior after a prelude: an expansion of the log-likelihood, and a sampler of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,65 +14,65 @@ from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.newton import embedded, positive_definite
 from pymc_dp.steps.prelude.search import Found
 
-#: A scale grows or falls by no more than exp(this) from where a search has measured it.
-_MOST_BENT = 7.0
-#: Turning a covariance leaves eigenvalues that are so small beside the largest no digits.
+#: The largest log-determinant per parameter of a coordinate map: beyond it the map is linearised at the centre.
+_MOST_LOG_SCALE = 7.0
+#: Eigenvalues below this part of the largest are rounding error after a change of coordinates.
 _ROUNDING = 1e-12
-#: Bounds of gradients do not grow any more where dynamics have left all reason.
-_MOST_BEND = 1e6
+#: The clip bound of gradients stops growing here, where dynamics have diverged.
+_MOST_GROWTH = 1e6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Expansion(Found):
-    """The releases at the centre, and the surrogate that follows from them alone: log-prior plus expansion."""
+    """The releases at the centre, and the surrogate that they imply: log-prior plus expansion."""
 
     surrogate: Quadratic
     #: A point near the surrogate's mode, shape (parameters,), and about its negative second derivative there.
     mode: FloatArray
     precision: FloatArray
-    #: By which factor noise of the curvature may have made draws too narrow, by parameter: see `doubtful_widths`.
+    #: The factor by which noise of the curvature may have made draws too narrow: see `doubtful_widths`.
     doubtful_width: FloatArray
-    #: The part of the lost length that adds to the bias of the scores' sum.
+    #: The part of the norm lost by clipping that adds to the bias of the scores' sum.
     bias_of_loss: float
     #: Diagnostics of the surrogate.
     figures: dict[str, float]
 
     @property
     def beyond(self) -> ExpansionPoint:
-        """The centre with the weights of units where remainders of the expansion are released."""
+        """The centre with unclipped units, at which remainders of the expansion are released."""
         return replace(self.centre, clip_gradient=LARGEST_CLIP_BOUND, clip_curvature=np.inf)
 
-    def foreseen_at(self, theta: FloatArray) -> float:
-        """Return what the belief has foreseen of the log-likelihood beyond its expansion, up to a constant."""
+    def extra_at(self, theta: FloatArray) -> float:
+        """Return the quadratic form of `extra_curvature` at a point, up to a constant."""
         from_centre = theta - self.centre.theta
-        return 0.0 if self.foreseen is None else -0.5 * float(from_centre @ self.foreseen @ from_centre)
+        return 0.0 if self.extra_curvature is None else -0.5 * float(from_centre @ self.extra_curvature @ from_centre)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Approximation(Expansion):
-    """A surrogate of the posterior with coordinates in which it is standardised. Its `figures` come with every draw."""
+    """A surrogate of the posterior and coordinates that standardise it. Its `figures` come with every draw."""
 
     #: Draws from the surrogate.
     kernel: FreeHMC
-    #: Figures for each parameter, as functions of `figures` name and explain them.
+    #: Diagnostics by parameter: see `pymc_dp.steps.prelude.figures`.
     by_parameter: Mapping[str, FloatArray]
-    #: A sampler's point z stands for ``origin + axes @ z``: it is standardised, by mean and spread of the draws.
+    #: A sampler's point z stands for ``origin + axes @ z``: standardised by mean and covariance of the draws.
     origin: FloatArray
     axes: FloatArray
-    #: The largest remainder of a unit's log-ratio, divided by the `stretch_of` the move; NaN where it is not known.
+    #: The largest remainder of a unit's log-ratio over the `cubic_growth` of the move; NaN if unknown.
     remainder: float = np.nan
-    #: The largest remainder of a unit's gradient along `axes`, divided by one plus the mean squared distance from the
-    #: centre; or the clip bound of that gradient itself; NaN for none.
+    #: The largest remainder of a unit's gradient along `axes` over the `square_growth`; or the clip bound of that
+    #: gradient itself; NaN for none.
     clip_gradient: float = np.nan
-    #: The bound below which a smaller one buys nothing.
-    harmless: float = np.nan
+    #: The smallest clip bound of a log-ratio: with it the noise is already negligible.
+    least_bound: float = np.nan
 
     def theta(self, z: FloatArray) -> FloatArray:
-        """Return the parameters that a sampler's point stands for."""
+        """Return the parameters at a sampler's point."""
         return self.origin + self.axes @ z
 
     def point(self, theta: FloatArray) -> FloatArray:
-        """Return the sampler's point that stands for the parameters."""
+        """Return the sampler's point of the parameters."""
         return np.linalg.solve(self.axes, theta - self.origin)
 
     def start(self, rng: np.random.Generator) -> FloatArray:
@@ -80,47 +80,47 @@ class Approximation(Expansion):
         return self.point(self.kernel.run(self.kernel.theta, 10 * self.kernel.trajectories_apart, rng))
 
     def standardised(self, theta: FloatArray) -> FloatArray:
-        """Return where a point is in standard deviations of the surrogate."""
+        """Return the parameters, standardised by the mean and covariance of the surrogate."""
         return np.linalg.solve(self.kernel.spread, theta - self.kernel.mean)
 
     def expanded(self, theta: FloatArray, theta_new: FloatArray) -> Expanded:
-        """Return what is predicted of every unit's log-ratio."""
+        """Return the predictions of every unit's log-ratio."""
         return Expanded(self.beyond, self.surrogate.prediction(theta), self.surrogate.prediction(theta_new))
 
-    def stretch_of(self, theta: FloatArray, theta_new: FloatArray) -> float:
-        """Return how what a quadratic expansion misses of a log-ratio grows with the move: by its terms of third order.
+    def cubic_growth(self, theta: FloatArray, theta_new: FloatArray) -> float:
+        """Return the growth of the remainder of a log-ratio with the move: that of third-order terms.
 
-        These differ by ``T(u', u', u') - T(u, u, u)`` over 6, for a symmetric form T and standardised distances u and
-        u' from the centre: at most by the norm of T times ``|u' - u| (|u|² + |u| |u'| + |u'|²)`` over 6.
+        These differ by ``T(u', u', u') - T(u, u, u)`` over 6, for a symmetric form T and standardised displacements u
+        and u' from the centre: at most by the norm of T times ``|u' - u| (|u|² + |u| |u'| + |u'|²)`` over 6.
         """
         old, new = (np.linalg.solve(self.kernel.spread, at - self.centre.theta) for at in (theta, theta_new))
         a, b = sorted((float(np.linalg.norm(old)), float(np.linalg.norm(new))))  # symmetric to the last bit
         return float(np.linalg.norm(new - old)) * (a * a + a * b + b * b)
 
     def bound_of_gradient(self, theta: FloatArray) -> float:
-        """Return the clip bound of what is missed of a unit's gradient: it grows as terms of second order do."""
-        return min(self.clip_gradient * min(self.bend(theta), _MOST_BEND), LARGEST_CLIP_BOUND)
+        """Return the clip bound of the remainder of a unit's gradient: it grows as second-order terms."""
+        return min(self.clip_gradient * min(self.square_growth(theta), _MOST_GROWTH), LARGEST_CLIP_BOUND)
 
-    def bend(self, theta: FloatArray) -> float:
-        """Return one plus the mean squared standardised distance from the centre."""
-        away = np.linalg.solve(self.kernel.spread, theta - self.centre.theta)
-        return 1.0 + float(away @ away) / theta.size
+    def square_growth(self, theta: FloatArray) -> float:
+        """Return one plus the mean squared standardised displacement from the centre."""
+        u = np.linalg.solve(self.kernel.spread, theta - self.centre.theta)
+        return 1.0 + float(u @ u) / theta.size
 
     def bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
-        """Return the clip bound of what is missed of a unit's log-ratio: symmetric in the two points, and public."""
+        """Return the clip bound of the remainder of a unit's log-ratio: symmetric in the points, and public."""
         if np.array_equal(theta, theta_new):
             return 0.0
-        return max(self.remainder * self.stretch_of(theta, theta_new), self.harmless)
+        return max(self.remainder * self.cubic_growth(theta, theta_new), self.least_bound)
 
 
 def found_at_parameters(
     found: Found, known: NDArray[np.bool_], coordinates: Coordinates, structure: NDArray[np.bool_] | None
 ) -> Found:
-    """Return what a search has found of the parameters; `known` are those that the likelihood depends on.
+    """Return a search's result in the parameters; `known` are those in the likelihood.
 
-    Members share no row, as `structure` says: what noise says of two of them together is left out.
+    Entries between members that share no row, by `structure`, are noise and are removed.
     """
-    belief, block = found.belief, np.ix_(known, known)
+    belief, extra, block = found.belief, found.extra_curvature, np.ix_(known, known)
     from_parameters = np.linalg.inv(coordinates.slopes(found.centre.theta))
     mean, to_parameters = turned(found, coordinates)
     covariance = embedded(np.linalg.inv(belief.information[np.ix_(belief.known, belief.known)]), belief.known)
@@ -144,18 +144,18 @@ def found_at_parameters(
             bias=of_known(belief.bias),
             known=known,
         ),
-        foreseen=None if found.foreseen is None else from_parameters.T @ found.foreseen @ from_parameters,
+        extra_curvature=None if extra is None else from_parameters.T @ extra @ from_parameters,
     )
 
 
 def turned(found: Found, coordinates: Coordinates) -> tuple[FloatArray, FloatArray]:
-    """Return the parameters at the mean of a belief in coordinates, and the slopes of these there.
+    """Return the parameters at the mean of a belief in coordinates, and their derivatives by the coordinates.
 
-    Where noise has led so far that a scale is of another order of magnitude, the map goes on straight from the centre.
+    The map is linearised at the centre if noise has moved a scale by orders of magnitude.
     """
     mean, centre = found.belief.mean, found.centre.theta
     slopes = coordinates.slopes(mean)
-    if np.abs(np.linalg.slogdet(slopes)[1]) <= _MOST_BENT * mean.size:  # not where that is no number
+    if np.abs(np.linalg.slogdet(slopes)[1]) <= _MOST_LOG_SCALE * mean.size:  # false where the determinant is not finite
         return coordinates.parameters(mean), slopes
     slopes = coordinates.slopes(centre)
     return coordinates.parameters(centre) + slopes @ (mean - centre), slopes

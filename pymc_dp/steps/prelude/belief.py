@@ -1,18 +1,18 @@
-r"""What noisy scores and curvatures say of the log-likelihood near its maximum: one belief for search and posterior.
+r"""A normal approximation of the likelihood from noisy scores and curvatures, used by the search and by the posterior.
 
 Near its maximum m the log-likelihood is :math:`-\tfrac12 (\theta - m)^T H (\theta - m)`, so that a released score is a
 noisy observation of m:
 
 .. math:: G_k = H (m - t_k) + e_k, \qquad e_k \sim N(0, S_k).
 
-:math:`S_k` holds the noise of the release, which is known, and what may be off besides: terms of third order, the noise
-of the curvature over the distance :math:`m - t_k`, and what clipping may have taken off. Given H, m is normal with mean
-:math:`\hat m` and covariance V, and the likelihood of :math:`\theta` is
+:math:`S_k` is the sum of the known noise covariance of the release, of third-order terms, of the noise of the curvature
+over the displacement :math:`m - t_k`, and of the bias of clipping. Given H, m is normal with mean :math:`\hat m` and
+covariance V, and the likelihood of :math:`\theta` is
 
 .. math:: N(\hat m;\ \theta,\ H^{-1} + V):
 
-:math:`H^{-1}` is what the table itself does not know, V what privacy hides. The prior comes after that. A hierarchy
-therefore shrinks what is noise, instead of taking it for variation between groups.
+:math:`H^{-1}` is the sampling variance, V the variance that privacy adds. The prior multiplies this likelihood: a
+hierarchy then shrinks privacy noise instead of taking it for variation between groups.
 
 References
 ----------
@@ -40,19 +40,19 @@ from pymc_dp.steps.prelude.newton import (
     prior_curvature,
 )
 
-#: Steps of Newton's method to a mode, and of the search for parameters that only the prior knows.
+#: Maximal numbers of Newton steps to a mode, and of steps over the parameters that only the prior determines.
 _MODE_STEPS, _HYPERPARAMETER_STEPS = 40, 40
 _LEAST_GAIN = 1e-6
-#: The noise of a curvature counts over the true distance, to about the posterior: of the squared one that scores tell,
-#: what their own noise adds is taken off, but this part is left.
+#: The noise of a curvature is multiplied by the displacement to the posterior mean. The squared length of the estimated
+#: displacement is reduced by its expected noise, but at least this part of it is kept.
 _LEAST_OF_DISTANCE = 0.1
-#: An axis along which a curvature is so many times as noisy as along most has been whitened by noise. A step that took
-#: that for knowledge went thousands of standard deviations along it, against a prior that knew better: 1 search of 8 at
-#: epsilon 4, of levels and slopes of groups beside a raw covariate. Of 1.2, 2 and 3 on five such models 2 was the best,
-#: or next to it; with doubt along all axes hierarchies hold steps back.
+#: A curvature that is this many times as noisy along an axis as along the median axis comes from an axis whitened by
+#: noise. Without this allowance 1 search of 8 at epsilon 4, of levels and slopes of groups with a raw covariate, made a
+#: step of thousands of standard deviations along it, against an informative prior. Of 1.2, 2 and 3 on five such models
+#: 2 was the best or next to it; with an allowance along all axes hierarchies shorten the steps too much.
 _CLEARLY_NOISIER = 2.0
-#: Where rows tell nothing, noise puts the maximum no farther away than the inverse of this, in standard deviations of
-#: what one unit tells: that is far beyond what priors allow, and near enough for floating point.
+#: Along directions without information, noise moves the maximum by no more than the inverse of this, in standard
+#: deviations of one unit's information: far beyond what priors allow, and small enough for floating point.
 _LEAST_KNOWN = 1e-3
 
 
@@ -60,37 +60,38 @@ _LEAST_KNOWN = 1e-3
 class KnownScore:
     """A released gradient of the log-likelihood of all units at `theta`.
 
-    `noise` is a factor of the covariance of its noise; `bias` how long, along the axes of the frame, the sum that
-    clipping has taken off may be: in a direction in proportion to the root of the information there.
+    `noise` is a factor of its noise covariance. `bias` is a bound on the norm, along the axes of the frame, of the sum
+    that clipping removed; its direction is weighted by the root of the information.
     """
 
     theta: FloatArray
     gradient: FloatArray
     noise: FloatArray
     bias: float
-    #: The logarithm of how large the curvature is there, by that at the start of the search.
+    #: The logarithm of the curvature at `theta`, relative to that at the start of the search.
     level: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """A normal likelihood that knows of the noise in the releases."""
+    """A normal likelihood that accounts for the noise in the releases."""
 
-    #: The estimated maximum of the log-likelihood; of parameters that it does not depend on, any number.
+    #: The estimated maximum of the log-likelihood; arbitrary for parameters on which it does not depend.
     mean: FloatArray
-    #: H: the curvature of the log-likelihood, zero where it does not depend on a parameter.
+    #: H: the curvature of the log-likelihood, zero for parameters on which it does not depend.
     information: FloatArray
-    #: V: the covariance of the error of `mean` by noise, and an allowance for the bias of clipping.
+    #: V: the covariance of the error of `mean` due to noise, and an allowance for the bias of clipping.
     noise: FloatArray
     bias: FloatArray
     #: Which parameters the likelihood depends on, shape (parameters,).
     known: NDArray[np.bool_]
-    #: The part of `noise`, by H, that is noise of the curvature over the distance from the last score to `mean`.
+    #: The part of the trace of `noise` H that the noise of the curvature adds, over the displacement from the last
+    #: score to `mean`.
     curvature_share: float = 0.0
 
     @classmethod
     def from_dataset(cls, dataset: xr.Dataset, places: NDArray[np.intp]) -> "Belief":
-        """Return what `dataset` wrote; each of its parameters is at one of `places`."""
+        """Return the belief that `dataset` stores; `places` holds the position of each of its parameters."""
         order = np.argsort(places)
         mean, known = dataset["mean"].values[order], dataset["known"].values[order].astype(bool)
         information, noise, bias = (
@@ -100,28 +101,28 @@ class Belief:
 
     @functools.cached_property
     def precision(self) -> FloatArray:
-        """The inverse of H⁻¹ + V, zero where the likelihood does not depend on a parameter."""
+        """The inverse of H⁻¹ + V, zero for parameters on which the likelihood does not depend."""
         return self.precision_with(self.noise + self.bias)
 
     def precision_with(self, uncertainty: FloatArray) -> FloatArray:
-        """Return the inverse of H⁻¹ + V for another V."""
+        """Return the inverse of H⁻¹ + V for V = `uncertainty`."""
         block = np.ix_(self.known, self.known)
         covariance = np.linalg.inv(self.information[block]) + uncertainty[block]
         return embedded(positive_definite(np.linalg.inv(covariance), floor=1e-14), self.known)
 
     @property
     def pull(self) -> FloatArray:
-        """What an error of the score is multiplied by before the posterior covariance moves the mean by it."""
+        """The matrix that turns an error of the score into one of the gradient of the noise-aware log-likelihood."""
         block = np.ix_(self.known, self.known)
         return embedded(self.precision[block] @ np.linalg.inv(self.information[block]), self.known)
 
     @property
     def squared_noise(self) -> float:
-        """How far noise is expected to have moved the mean: the squared distance, in units of what all units tell."""
+        """The expected squared displacement of the mean by noise, in the metric of H."""
         return float(np.sum(self.information * self.noise))
 
     def squared_noise_given(self, prior: FloatArray) -> float:
-        """Return how far noise is expected to have moved the posterior mean, as `squared_noise`.
+        """Return the expected squared displacement of the posterior mean by noise, in the metric of H.
 
         `prior` is the information of a normal prior, shape (parameters, parameters).
         """
@@ -129,16 +130,17 @@ class Belief:
         return float(np.sum(self.information[block] * self.given(self.noise, prior)[block]))
 
     def given(self, uncertainty: FloatArray, prior: FloatArray) -> FloatArray:
-        """Return the covariance of the error of the posterior mean, where `uncertainty` is that of the error of `mean`.
+        """Return the covariance of the posterior mean's error, given the covariance `uncertainty` of that of `mean`.
 
-        `prior` is as in `squared_noise_given`. Zero where the likelihood does not depend on a parameter.
+        `prior` is as in `squared_noise_given`. The result is zero for parameters on which the likelihood does not
+        depend.
         """
         block = np.ix_(self.known, self.known)
         kept = np.linalg.solve(self.precision[block] + prior[block], self.precision[block])
         return embedded(kept @ uncertainty[block] @ kept.T, self.known)
 
     def dataset(self, labels: Sequence[str]) -> xr.Dataset:
-        """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""
+        """Return the belief by parameter name: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""
         square = ("parameter", "parameter_again")
         return xr.Dataset(
             {
@@ -153,11 +155,11 @@ class Belief:
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the logarithm of the likelihood, up to a constant."""
-        away = theta - self.mean
-        return -0.5 * float(away @ self.precision @ away)
+        displacement = theta - self.mean
+        return -0.5 * float(displacement @ self.precision @ displacement)
 
     def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return its gradient."""
+        """Return the gradient of the log-likelihood."""
         return self.precision @ (self.mean - theta)
 
 
@@ -176,82 +178,86 @@ def belief_of(
     one_sided: NDArray[np.bool_] | None = None,
     prior: tuple[FloatArray, FloatArray] | None = None,
 ) -> Belief:
-    """Return the likelihood by scores at points that may be far apart, given its curvature.
+    """Return the normal likelihood that scores at several points imply, given its curvature.
 
-    `information` is that of all units, positive definite in the parameters that the scores are taken of (`known`).
-    Along the axes of `frame` a unit's information is about the identity, or less where the prior tells more; and the
-    noise there is `curvature_noise` of an axis' own entry, of that of two axes the root of their product. `structure`
-    says which entries a unit's curvature can have: noise of the others was taken off. Terms of third order are
-    `third_order` times the squared distance by the information of one unit: in all directions, and if log-likelihoods
-    are `smooth` along the way, too. With `noise_alone`, V is the noise of the scores alone, as if nothing were clipped
-    and the curvature exact, but for axes along which it is clearly noisier than along most: there little more than
-    noise is known of it. Along the axes of `one_sided` parameters all long scores have one sign: what clipping takes
-    off may be along one of them.
+    `information` is that of all units, positive definite in the parameters of the scores (`known`). Along the axes of
+    `frame` a unit's information is about the identity, or smaller where the prior is more informative.
+    `curvature_noise` is the noise standard deviation of each diagonal entry along these axes; that of an off-diagonal
+    entry is the geometric mean of two of them. `structure` marks the entries that a unit's curvature can have; the
+    noise of the others was removed. Third-order terms are `third_order` times the squared distance in the metric of one
+    unit's information: in all directions and, if log-likelihoods are `smooth`, along the displacement too. With
+    `noise_alone`, V contains the noise of the scores only, as if nothing were clipped and the curvature exact, except
+    along axes whose curvature noise is clearly larger than the median: their curvature is mostly noise. Along the axes
+    of `one_sided` parameters all long scores have one sign, so that the bias of clipping may lie along a single axis.
 
-    What is missed, and the noise of the curvature, count over the way to where the posterior is: where rows tell
-    nothing, the maximum may be anywhere. `prior` is the information of a normal prior and its slope at the last score,
-    shape (parameters, parameters) and (parameters,); without one, the way to the maximum counts.
+    Third-order terms and the noise of the curvature are evaluated over the displacement to the posterior mean, since
+    without information the maximum may be arbitrarily far away. `prior` is the information of a normal prior and its
+    gradient at the last score, shape (parameters, parameters) and (parameters,); without it, the displacement to the
+    maximum is used.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
-    there = structure[block].astype(np.float64)
-    size, part = len(there), float(there.mean())  # of the entries
+    possible = structure[block].astype(np.float64)
+    size, density = len(possible), float(possible.mean())  # the part of entries that are not structural zeros
     noises = [(factor := to_frame @ score.noise[known]) @ factor.T for score in scores]
     along = _known_along(to_frame @ information[block] @ to_frame.T, noises)
     information = embedded(back @ along @ back.T, known)
     inverse = np.linalg.inv(along)
     origin = scores[-1].theta
     places = [back.T @ (score.theta - origin)[known] for score in scores]
-    # Each score and its noise, at the place of the last: there all covariances are inverted. Those of the maximum are
-    # the information's inverse on both sides of them, and where rows tell nothing too large for floating point.
-    told = [along @ place + to_frame @ score.gradient[known] for score, place in zip(scores, places, strict=True)]
+    # Each score is moved to the point of the last: covariances of scores are inverted there. Those of the maximum have
+    # the inverse information on both sides, which overflows along directions without information.
+    moved = [along @ place + to_frame @ score.gradient[known] for score, place in zip(scores, places, strict=True)]
     of_prior, slope = prior or (np.zeros_like(information), np.zeros(known.size))
     under_prior = to_frame @ of_prior[block] @ to_frame.T, to_frame @ slope[known]
-    near, of_near = _under_prior(told[-1], noises[-1], along, noises[-1], *under_prior)
-    for _ in range(4):  # what is missed depends on the distance, which the scores tell together
-        precisions, hidden = [], []
+    estimate, of_estimate = _under_prior(moved[-1], noises[-1], along, noises[-1], *under_prior)
+    for _ in range(4):  # the third-order error depends on the displacement, which all scores estimate
+        precisions, errors = [], []
         for score, place, noise in zip(scores, places, noises, strict=True):
-            away = near - place
-            squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
-            not_noise = max(1.0 - float(np.trace(of_near)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
-            missed = (third_order * told_by_one) ** 2 * n_units / size
-            besides = part * missed + score.bias**2 / float(np.trace(along))
-            turned = not_noise * _variance_of_product(curvature_noise, there, away)
-            # Most of what is missed lies along the way itself: there it is not shared among the parameters.
-            way = along @ away
-            straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(way, way)
-            hidden.append(noise + turned)
-            precisions.append(np.linalg.inv(noise + turned + besides * along + straight))
+            offset = estimate - place
+            squared, per_unit = float(offset @ offset), float(offset @ along @ offset) / n_units
+            not_noise = max(1.0 - float(np.trace(of_estimate)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
+            squared_error = (third_order * per_unit) ** 2 * n_units / size
+            isotropic = density * squared_error + score.bias**2 / float(np.trace(along))
+            by_curvature = not_noise * _variance_of_product(curvature_noise, possible, offset)
+            # Most of the third-order error lies along the displacement and is not shared among the parameters.
+            change = along @ offset
+            along_change = smooth * (third_order * not_noise) ** 2 * per_unit * np.outer(change, change)
+            errors.append(noise + by_curvature)
+            precisions.append(np.linalg.inv(noise + by_curvature + isotropic * along + along_change))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
-        score_together, of_score = np.einsum("ijk,ik->j", weights, told), _averaged(weights, noises)
-        # What is missed on a long way is no reason to believe the prior.
-        near, of_near = _under_prior(score_together, of_score, along, _averaged(weights, hidden), *under_prior)
-    found, by_noise = inverse @ score_together, inverse @ of_score @ inverse
-    # The same noise of the curvature is in all of them, and about the same bias. Row k of `ways` is from the places of
-    # the scores to `near`, weighed as entry k of the score is by the same entries: all others are left out.
-    ways = near - np.transpose([np.diag(weight) for weight in weights]) @ np.array(places)
-    by_chance = float(np.sum(along * of_near)) / np.maximum(np.sum(ways @ along * ways, axis=1), np.finfo(float).tiny)
-    ways *= np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))[:, None]
+        score_together, of_score = np.einsum("ijk,ik->j", weights, moved), _averaged(weights, noises)
+        # The third-order error of a long displacement is no reason to shrink towards the prior: it is left out.
+        estimate, of_estimate = _under_prior(score_together, of_score, along, _averaged(weights, errors), *under_prior)
+    maximum, of_maximum = inverse @ score_together, inverse @ of_score @ inverse
+    # All scores share the noise of the curvature, and about the same bias. Row k of `offsets` is the weighted
+    # displacement from the points of the scores to `estimate`, by the weights of entry k of the score on the same
+    # entry; all others are left out.
+    offsets = estimate - np.transpose([np.diag(weight) for weight in weights]) @ np.array(places)
+    by_chance = float(np.sum(along * of_estimate)) / np.maximum(
+        np.sum(offsets @ along * offsets, axis=1), np.finfo(float).tiny
+    )
+    offsets *= np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))[:, None]
     if noise_alone:
         least = _CLEARLY_NOISIER * np.median(curvature_noise)
         curvature_noise = np.where(curvature_noise > least, curvature_noise, 0.0)
-    moved = curvature_noise * ways.T
-    of_curvature = _variance_of_product(curvature_noise, there, ways) + 0.5 * there * moved * moved.T
+    spread = curvature_noise * offsets.T
+    of_curvature = _variance_of_product(curvature_noise, possible, offsets) + 0.5 * possible * spread * spread.T
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     lost = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True))
     mean_bias = 0.0 if noise_alone else lost / size
     as_parameters = np.linalg.inv(back.T)
     mean = origin.copy()
-    mean[known] += as_parameters @ found
+    mean[known] += as_parameters @ maximum
     noise, bias = (
         embedded(as_parameters @ each @ as_parameters.T, known)
         for each in (
-            by_noise + inverse @ of_curvature @ inverse,
+            of_maximum + inverse @ of_curvature @ inverse,
             mean_bias**2 / np.trace(along) * inverse @ biased @ inverse,
         )
     )
-    traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ by_noise))
+    traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ of_maximum))
     belief = Belief(mean, information, noise, bias, known, traces[0] / sum(traces) if traces[0] > 0.0 else 0.0)
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
@@ -259,14 +265,14 @@ def belief_of(
 
 
 def _known_along(information: FloatArray, noises: Sequence[FloatArray]) -> FloatArray:
-    """Return an information in which no direction is less known than floating point needs, given scores' noise."""
+    """Return the information with eigenvalues raised to what floating point needs, given the scores' noise."""
     least = _LEAST_KNOWN * np.sqrt(min(np.trace(noise) for noise in noises) / len(information))
     values, axes = np.linalg.eigh(positive_definite(information))
     return np.asarray((axes * np.maximum(values, least)) @ axes.T)
 
 
 def _averaged(weights: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> FloatArray:
-    """Return the covariance of a weighed sum of independent terms."""
+    """Return the covariance of a weighted sum of independent terms."""
     terms = [weight @ each @ weight.T for weight, each in zip(weights, covariances, strict=True)]
     return np.asarray(np.sum(terms, axis=0))
 
@@ -279,11 +285,10 @@ def _under_prior(
     of_prior: FloatArray,
     slope: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the posterior mean, and the covariance of its error by noise; the likelihood's where they are no numbers.
+    """Return the posterior mean and the covariance of its error by noise; those of the maximum if not finite.
 
-    The likelihood is normal, with a `score` at 0 whose error by noise has the covariance `noise`; the covariance of
-    the score is the information and what is `hidden` of it. The normal prior has the information `of_prior`, and a
-    slope at 0.
+    The likelihood is normal, with a `score` at 0 whose noise covariance is `noise`; the covariance of the score is the
+    information plus `hidden`. The normal prior has the information `of_prior` and the gradient `slope` at 0.
     """
     with contextlib.suppress(*NUMERICAL_FAILURES):
         by_score = information @ np.linalg.inv(information + hidden)
@@ -296,31 +301,32 @@ def _under_prior(
     return inverse @ score, inverse @ noise @ inverse
 
 
-def _variance_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:
-    """Return the variance of each entry of the product of a noisy curvature and a way, on the diagonal of a matrix.
+def _variance_of_product(curvature_noise: FloatArray, possible: FloatArray, displacement: FloatArray) -> FloatArray:
+    """Return, as a diagonal matrix, the variance of each entry of the product of a noisy curvature and a displacement.
 
-    `way` may have a row for each entry: the way that its own row of the curvature is multiplied by.
+    A `displacement` with one row for each entry holds the vector by which that row of the curvature is multiplied.
     """
-    return np.diag(0.5 * curvature_noise * np.sum(there * curvature_noise * way**2, axis=1))
+    return np.diag(0.5 * curvature_noise * np.sum(possible * curvature_noise * displacement**2, axis=1))
 
 
-def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> Belief:
-    """Return a likelihood that also doubts its mean, because the curvature changes on the way from the `last` score.
+def with_drift(belief: Belief, last: FloatArray, drift: float, n_units: int) -> Belief:
+    """Return a likelihood with a larger variance of its mean, for the curvature changes after the `last` score.
 
-    `bending` is the part by which it changes over a distance of 1, in units of what one unit tells. On average over the
-    way the curvature is off by half the change, and so is the way: by no more than itself.
+    `drift` is the relative change of the curvature over a distance of 1, in the metric of one unit's information. On
+    average over the displacement the curvature is off by half the change, and so is the displacement, but by no more
+    than its own length.
     """
-    away = np.where(belief.known, belief.mean - last, 0.0)
-    part = min(1.0, 0.5 * bending * float(np.sqrt(away @ belief.information @ away / n_units)))
-    return replace(belief, bias=belief.bias + part**2 * np.outer(away, away))
+    displacement = np.where(belief.known, belief.mean - last, 0.0)
+    part = min(1.0, 0.5 * drift * float(np.sqrt(displacement @ belief.information @ displacement / n_units)))
+    return replace(belief, bias=belief.bias + part**2 * np.outer(displacement, displacement))
 
 
-def informed(belief: Belief, place: int, error: float, *, noise: float, bias: float, doubt: float) -> Belief:
-    """Return a likelihood that knows of one more score: that of the logarithm of a scale or a shape.
+def updated(belief: Belief, place: int, error: float, *, noise: float, bias: float, doubt: float) -> Belief:
+    """Return the likelihood after a Kalman update by one more score: that of the logarithm of a scale or a shape.
 
-    Kalman's update. The score is `error` more than the likelihood says it is, with a standard deviation of its `noise`,
-    and of the `bias` of what clipping may have taken off. The information there may be off by the part `doubt` of
-    itself, and so may the step. A step of d of a logarithm is off by d² besides: terms of third order.
+    The score exceeds the prediction of the likelihood by `error`, with a standard deviation `noise` and a clipping bias
+    `bias`. The information on this parameter may be wrong by the relative error `doubt`, and so may the step.
+    Third-order terms add an error of d² to a step of d in a logarithm.
     """
     along, covariance = belief.information[place], belief.noise + belief.bias
     noise, bias = (1.0 + doubt) * noise, (1.0 + doubt) * bias
@@ -339,11 +345,11 @@ def informed(belief: Belief, place: int, error: float, *, noise: float, bias: fl
 def most_likely(
     prior: PriorDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return about the posterior mean under the prior: a mode, where no scale of a hierarchy runs away.
+    """Return about the posterior mean under the prior: a mode, with the scales of hierarchies marginalised.
 
-    A mode over a hierarchy's scale and its members together is where the scale is zero. Parameters that only the prior
-    knows are therefore moved to a mode of their own density, in which the others are integrated over by a normal
-    approximation. Parameters that are neither `hyperparameters` nor known to the likelihood stay at `start`.
+    The joint mode of a hierarchy's scale and its members has a scale of zero. `hyperparameters`, which only the prior
+    determines, are therefore moved to a mode of their marginal density, by a normal approximation of the integral over
+    the others. Parameters that are neither `hyperparameters` nor known to the likelihood stay at `start`.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  slow to import
 
@@ -355,9 +361,9 @@ def most_likely(
         return found if np.isfinite(found) else -np.inf
 
     def inner(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the mode over the parameters of the likelihood, the others held, and the curvature before its end.
+        """Return the mode over the likelihood's parameters, the others fixed, and the last curvature on the path to it.
 
-        By Newton's steps, each halved until the density is larger, until one gains less than `_LEAST_GAIN`.
+        Each Newton step is halved until the density is larger; the last one gains less than `_LEAST_GAIN`.
         """
         value, step, curvature = log_density(theta), np.zeros_like(theta), np.zeros((0, 0))
         for _ in range(_MODE_STEPS):

@@ -1,14 +1,14 @@
-r"""The search where log-likelihoods are broken lines of the location: Laplace distributions, and asymmetric ones.
+r"""The search for a centre if log-likelihoods are piecewise linear in the location: (asymmetric) Laplace distributions.
 
-A row's log-likelihood curves nowhere but in its kink, and there without bound. Where the model holds, the sum of all
-rows curves like the mean outer product of scores, which therefore takes the place of the curvature
-(`pymc_dp.rows.derivatives`). Three things follow:
+The second derivative of a row's log-likelihood is zero except at its kink, where it does not exist. If the model holds,
+the curvature of the sum over rows is the mean outer product of scores, which therefore replaces the curvature
+(`pymc_dp.rows.derivatives`). Three consequences follow:
 
 1. *Steps* may be long: from any distance the outer product leads about to the middle of the residuals, and no farther.
-2. *Scale*: slopes are in proportion to the inverse scale, outer products to its square. Both follow every step.
-3. *Bending*: where the model does not hold, as in quantile regression, the curvature is as many times the outer product
-   as residuals are denser at the kink. A score a way off the centre tells how many, and how far from a parabola the sum
-   of so many lines is.
+2. *Scale*: slopes are proportional to the inverse scale, outer products to its square. Both are rescaled at every step.
+3. *Curvature*: under misspecification, as in quantile regression, the ratio of the curvature to the outer product is
+   that of the densities of residuals at the kink. A score at a distance from the centre estimates this ratio, and the
+   error of a quadratic approximation of the sum.
 
 References
 ----------
@@ -30,7 +30,7 @@ from pymc_dp.steps.prelude.search import Search, last_step
 
 
 class SearchAlongBrokenLines(Search):
-    """The way to the centre of broken lines. Parameters as of `Search`."""
+    """The search for the centre of piecewise linear log-likelihoods. Parameters as of `Search`."""
 
     least_of_curvature, smooth = settings.LEAST_OF_BROKEN_LINES, False
 
@@ -38,11 +38,10 @@ class SearchAlongBrokenLines(Search):
         return settings.TRUST_OF_LOCATION
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
-        """Return all scores, as if all had been released at the scale of the last one.
+        """Return all scores, rescaled to the scale of the last one.
 
-        One plus the mean score of its logarithm is what the best scale is in proportion to the one at hand, however far
-        away. The logarithm of that takes the place of the mean score; not where units have several rows, whose number
-        is protected.
+        One plus the mean score of the log scale is the ratio of the best scale to the current one, at any distance. Its
+        logarithm replaces the mean score, except for units of several rows, whose number is protected.
         """
         now, found, scale = self._scores[-1].theta, [], self._regression.followed
         if scale.size > 1 or not self._regression.one_row_a_unit:
@@ -57,29 +56,30 @@ class SearchAlongBrokenLines(Search):
         return found
 
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
-        """Return where scores lead to: steps of the location are in proportion to the scale that they say."""
+        """Return the end of a step: steps of the location are proportional to the new scale."""
         end = super()._stepped(theta, curvature, trust)
         return theta + (end - theta) / self._smaller(theta, end)
 
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
     ) -> tuple[KnownCurvature, tuple[float, float]]:
-        """Release a score a way off the centre; return the curvature that it tells of, and what a parabola misses."""
+        """Release a score away from the centre; return the corrected curvature, and the error of a quadratic."""
         kinked, n_units = self._regression.kinked, self._chain.n_units
-        way = np.where(kinked, frame.preconditioner @ np.cos(1.0 + np.arange(kinked.size)), 0.0)
-        length = float(np.sqrt(max(float(way @ curvature.matrix @ way), np.finfo(float).tiny) / n_units))
-        off = replace(point, theta=point.theta + settings.WAY_OFF / length * way)
+        direction = np.where(kinked, frame.preconditioner @ np.cos(1.0 + np.arange(kinked.size)), 0.0)
+        length = float(np.sqrt(max(float(direction @ curvature.matrix @ direction), np.finfo(float).tiny) / n_units))
+        distant = replace(point, theta=point.theta + settings.WAY_OFF / length * direction)
         here = self._scores[-1]
-        there = self._score_at(off, frame, here.bias, "way_off")
-        found, noise, along, _ = last_step([here, there], curvature, self.places)
-        believed = settings.VARIANCE_OF_BENDING / (settings.VARIANCE_OF_BENDING + noise**2)
-        bending = max(1.0 + believed * (found - 1.0), settings.LEAST_OF_CURVATURE)
-        factor = np.where(kinked, np.sqrt(bending), 1.0)
-        # A change along other directions is what a parabola has none of: of a random matrix its norm is that, times the
-        # root of the number of directions, and its quadratic form of draws varies by that over the root of two.
+        there = self._score_at(distant, frame, here.bias, "way_off")
+        fallen, noise, along, _ = last_step([here, there], curvature, self.places)
+        weight = settings.VARIANCE_OF_RATIO / (settings.VARIANCE_OF_RATIO + noise**2)
+        ratio = max(1.0 + weight * (fallen - 1.0), settings.LEAST_OF_CURVATURE)
+        factor = np.where(kinked, np.sqrt(ratio), 1.0)
+        # A quadratic has no change of the score in other directions. The norm of a random matrix is that of the change
+        # times the root of the number of directions, and its quadratic form has over draws a standard deviation of the
+        # norm over √2.
         turned = np.where(kinked, frame.preconditioner.T, 0.0) / (settings.WAY_OFF * n_units)
         of_noise = sum(float(np.sum((turned @ score.noise) ** 2)) for score in (here, there))
-        squared = float(np.sum((turned @ (here.gradient - there.gradient - found * along)) ** 2))
+        squared = float(np.sum((turned @ (here.gradient - there.gradient - fallen * along)) ** 2))
         per_norm = float(np.sqrt(0.5 * kinked.sum()))
         missed = per_norm * float(np.sqrt(max(squared - of_noise, 0.0))), per_norm * float(np.sqrt(of_noise))
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor)), missed

@@ -1,9 +1,8 @@
-r"""The free log-density that stands in for the posterior, made of what was released once around a centre.
+r"""The surrogate log-density of the posterior, from the sums that were released once at a centre.
 
 With the score :math:`g_i` and curvature :math:`H_i` of unit i at the centre :math:`\theta_c`, noisy sums G and H of
 them, and :math:`u = \theta - \theta_c`, it predicts :math:`u^T g_i - \tfrac12 u^T H_i u` of the unit's log-likelihood
-relative to the centre; summed: :math:`u^T G - \tfrac12 u^T H u`. What a unit's log-likelihood has beyond its prediction
-is left to the test.
+relative to the centre; summed: :math:`u^T G - \tfrac12 u^T H u`. The test corrects the remainder of the log-likelihood.
 """
 
 import numpy as np
@@ -14,9 +13,9 @@ from pymc_dp.steps.access import LogDensity
 
 
 class Quadratic:
-    """The exact prior times a normal likelihood with the released score and curvature, made positive definite.
+    """The exact prior times a normal likelihood with the released score and positive definite curvature.
 
-    Nothing is proposed where ``sqrt(u · curvature u)`` is larger than `radius`: there the noise in the curvature could
+    The density is zero where ``sqrt(u · curvature u)`` exceeds `radius`: beyond it the noise of the curvature could
     make the target improper.
     """
 
@@ -27,7 +26,7 @@ class Quadratic:
         self._gradient, self._curvature, self._radius = gradient, curvature, radius
 
     def log_density(self, theta: FloatArray) -> float:
-        """Return the log-density, minus infinity outside the trusted region."""
+        """Return the log-density, minus infinity outside the trust region."""
         from_centre = theta - self.centre.theta
         squared = float(from_centre @ self._curvature @ from_centre)
         if not squared <= self._radius**2:
@@ -39,5 +38,5 @@ class Quadratic:
         return self.prior.gradient(theta) + self._gradient - self._curvature @ (theta - self.centre.theta)
 
     def prediction(self, theta: FloatArray) -> Prediction:
-        """Return what is predicted of every unit."""
+        """Return the prediction for every unit."""
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)

@@ -1,4 +1,4 @@
-"""Figures of how good draws of a surrogate are, by what was released of it."""
+"""Diagnostics of the draws of a surrogate, from what was released."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,38 +9,38 @@ from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of, member
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, positive_definite
 
-#: Of what may be all noise, this part of a curvature is believed.
+#: The least part of an eigenvalue that is not attributed to noise.
 _LEAST_CERTAIN = 0.01
-#: A likelihood this many times as wide as without noise is nothing but noise: draws then are those of the prior.
-_NOTHING_BUT_NOISE = 100.0
+#: Draws are those of the prior if noise makes the likelihood this many times as wide.
+_DOMINANT_NOISE = 100.0
 
 
 def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
-    """Return what the covariance of draws would be, were this the precision of the likelihood."""
+    """Return the covariance that draws would have with this `precision` of the likelihood."""
     of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
     return np.linalg.inv(positive_definite(of_prior + precision))
 
 
-def draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
-    """Return draws nearer to their mean, in proportion to how much of their covariance C is not noise of privacy.
+def narrowed_draws(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
+    """Return draws moved towards their mean, so that their covariance C lacks the contribution of privacy noise.
 
-    Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
-    log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
+    The new covariance is D C⁻¹ D, where D is that of draws without this noise. If the log-likelihood has an unmodelled
+    slope g, its maximum moves by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
     """
     covariance = positive_definite(kernel.covariance)
-    nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
-    return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
+    shrinkage = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
+    return [kernel.mean + shrinkage @ (each - kernel.mean) for each in draws]
 
 
 def figures_beside_a_prior(
     belief: Belief, precision: FloatArray, kernel: FreeHMC
 ) -> tuple[dict[str, FloatArray], dict[str, float]]:
-    """Return what noise does to draws beside their prior, by parameter, and root mean squares over parameters.
+    """Return the effect of noise on draws relative to their prior, by parameter, and root mean squares over parameters.
 
-    How many times as wide as without noise draws are, and as their prior near the mode; and by how many of their
-    standard deviations the prior moves their mean beyond what it would without noise: by a normal prior with the slope
-    and the curvature that it has there. NaN where only the prior knows. A prior that was meant to say little says more
-    beside a likelihood that noise has made wide. The means of widths are with what is allowed for bias, and without.
+    The widths of draws relative to those without noise, and to the prior near the mode; and the displacement of their
+    mean by the prior, in their standard deviations, beyond that without noise, for a normal prior with the slope and
+    the curvature at the mode. NaN where only the prior has information. A weakly informative prior becomes informative
+    for a likelihood that noise has widened. Root mean squares of widths are with the allowance for bias, and without.
 
     `precision` is about that of the draws near their mode, and `kernel` draws them.
     """
@@ -64,11 +64,11 @@ def figures_beside_a_prior(
     return by_parameter, dict(zip(("widening", "widening_by_noise"), means, strict=True))
 
 
-def nothing_but_noise(belief: Belief) -> bool:
-    """Return whether the likelihood says nothing beside its noise: then draws are those of the prior."""
+def noise_dominates(belief: Belief) -> bool:
+    """Return whether noise makes the likelihood uninformative: draws then are those of the prior."""
     block = np.ix_(belief.known, belief.known)
     hidden = np.diag((belief.noise + belief.bias)[block]) / np.diag(np.linalg.inv(belief.information[block]))
-    return bool(np.sqrt(1.0 + np.median(hidden)) > _NOTHING_BUT_NOISE)
+    return bool(np.sqrt(1.0 + np.median(hidden)) > _DOMINANT_NOISE)
 
 
 def doubtful_widths(
@@ -78,20 +78,20 @@ def doubtful_widths(
     largest_noise: float,
     to_parameters: FloatArray,
 ) -> tuple[float, FloatArray]:
-    """Return by which factor noise of the released curvature may have made draws too narrow: at most, and by parameter.
+    """Return by which factor noise of the curvature may have made draws too narrow: at most, and by parameter.
 
-    What privacy hides of the likelihood's maximum is known whatever the curvature is. What the table itself does not
-    know is its inverse: where noise reaches as far as `largest_noise`, the largest eigenvalue of noise alone, that may
-    be larger. Little follows where the first is most, or the prior tells more than either. Infinite where matrices are
-    no finite numbers: what was released is kept all the same. NaN for parameters that are not `to_parameters` times
-    those that the curvature is about.
+    The privacy variance of the likelihood's maximum does not depend on the curvature. The sampling variance is the
+    inverse curvature: where noise reaches `largest_noise`, the largest eigenvalue of noise alone, it may be larger. The
+    factor is near 1 where the privacy variance is most, or the prior is more informative. It is infinite where matrices
+    are not finite: nothing is raised after a release. It is NaN for parameters that are not `to_parameters` times those
+    with a curvature.
     """
     block, axes = np.ix_(curvature.places, curvature.places), to_parameters[:, curvature.places]
-    about = np.any(axes != 0.0, axis=1)
+    affected = np.any(axes != 0.0, axis=1)
     try:
         values, vectors = np.linalg.eigh(curvature.raw[block])
-        sizes = np.maximum(np.abs(values), largest_noise)
-        least = np.maximum(values - largest_noise, _LEAST_CERTAIN * sizes)
+        magnitudes = np.maximum(np.abs(values), largest_noise)
+        least = np.maximum(values - largest_noise, _LEAST_CERTAIN * magnitudes)
         along = curvature.frame.back[block] @ vectors
         from_prior, hidden = prior_information[block], (belief.noise + belief.bias)[block]
         draws, widest = (
@@ -100,21 +100,21 @@ def doubtful_widths(
         )
         factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
         largest = float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
-        by_parameter = np.full(about.size, np.nan)
-        of_parameters = (np.einsum("pi,ij,pj->p", axes[about], each, axes[about]) for each in (widest, draws))
-        by_parameter[about] = np.sqrt(np.maximum(1.0, np.divide(*of_parameters)))
+        by_parameter = np.full(affected.size, np.nan)
+        of_parameters = (np.einsum("pi,ij,pj->p", axes[affected], each, axes[affected]) for each in (widest, draws))
+        by_parameter[affected] = np.sqrt(np.maximum(1.0, np.divide(*of_parameters)))
     except NUMERICAL_FAILURES:
-        return np.inf, np.where(about, np.inf, np.nan)
+        return np.inf, np.where(affected, np.inf, np.nan)
     return largest, by_parameter
 
 
 def noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_] | None) -> float:
-    """Return the noise in members of groups, over what their prior lets them vary: medians of variances; or NaN.
+    """Return the median over members of groups of noise variance over prior variance; NaN without a hierarchy.
 
-    By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
-    Noise that members of one grouping, which share no row, have in common moves their mean, and not how much they vary.
-    Beside an intercept of its own, rows hardly know this mean, and its noise would hide all else: what the prior tells
-    of the mean, and of parameters besides, is therefore used first.
+    The prior variance is that at likely values of the hierarchies' scales. Noise shared by the members of one grouping,
+    which have no row in common, moves their mean and not their spread. With an intercept in the model, rows hardly
+    determine this mean, and its noise would dominate: the prior's information on the mean and on other parameters is
+    therefore used first.
     """
     if structure is None or belief.known.all() or not (members := members_of(structure, belief.known)).any():
         return np.nan
@@ -130,14 +130,15 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
 
 
 def figures_of_check(missed: FloatArray, noise_std: float) -> dict[str, float]:
-    """Return the standard deviation of what is missed at draws, each of them with this noise, and its own noise.
+    """Return the standard deviation, beyond noise, of the errors `missed` at draws, and the noise of that figure.
 
-    By that many standard deviations of the draws their mean is off along one direction at most. Over the root of the
-    number of parameters it would hide one that is far off, such as the scale of a hierarchy in the non-centred form.
+    It bounds the displacement of the mean along one direction, in standard deviations of the draws. Divided by the root
+    of the number of parameters it would hide one parameter with a large error, such as the scale of a non-centred
+    hierarchy.
     """
     squared = max(float(np.var(missed, ddof=1)) - noise_std**2, 0.0)
     of_square = noise_std * np.sqrt((2.0 * noise_std**2 + 4.0 * squared) / (missed.size - 1))
     error = np.sqrt(squared)
-    # Near zero the root is no straight line: to which side it may be farther off.
+    # Near zero the root is not linear: the larger of the two one-sided errors.
     below, above = error - np.sqrt(max(squared - of_square, 0.0)), np.sqrt(squared + of_square) - error
     return {"surrogate_error": float(error), "surrogate_error_noise_std": float(max(below, above))}

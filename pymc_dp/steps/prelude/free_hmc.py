@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo on a free log-density: as many gradients as it likes, at no cost in privacy."""
+"""Hamiltonian Monte Carlo on a free log-density, with any number of gradients at no privacy cost."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.access import LogDensity
 from pymc_dp.steps.prelude.newton import positive_definite
 
-#: The shortest step is this part of the longest: where the density bends most, only short ones are accepted.
+#: The shortest step over the longest: only short steps are accepted where the density has the largest curvature.
 _SHORTEST_STEP = 0.2
 _LONGEST_STEP = 1.4
 _AIM = 0.97
-#: Trajectories are long enough, and not too long, when a part of them between these has turned back by its end.
+#: The length of trajectories suits if the part of them that reverses direction is between these.
 _LEAST_TURNED, _MOST_TURNED = 0.25, 0.4
-_LEAST_LEAPFROGS, _MOST_LEAPFROGS = 8, 512  # the first are the least: a normal density needs no more
+_LEAST_LEAPFROGS, _MOST_LEAPFROGS = 8, 512  # the least suffice for a normal density
 _FIRST_ROUNDS, _MOST_ROUNDS = 4, 12
 _TRAJECTORIES_OF_A_ROUND = 250
 _MEASURED_TRAJECTORIES = 1000
@@ -24,23 +24,23 @@ class FreeHMC:
     """A Markov kernel that leaves a free log-density invariant and is reversible.
 
     It is adapted in a pilot, with public randomness, from a point `theta` near the density's mode, where `curvature` is
-    about its negative second derivative. Where the density is minus infinity no trajectory ends.
+    about its negative second derivative. Trajectories never end at points of zero density.
 
     Attributes
     ----------
     theta, mean, covariance : ndarray
         The last of the pilot's draws, their mean and their covariance.
     spread : ndarray, shape (parameters, parameters)
-        A factor of the covariance; of its first guess where draws have not moved.
+        A factor of the covariance; of its initial estimate where draws have not moved.
     step_size, length : float
         The longest step of a trajectory, standardised, and its average length in time.
     trajectories_apart : int
-        The number of trajectories between draws that are nearly independent, or as many as suit their time.
+        The number of trajectories between nearly independent draws, limited by computing time.
 
     Notes
     -----
-    Steps and lengths of trajectories are drawn at random, without regard to where the trajectory is: this keeps the
-    kernel reversible. How long they may be is adapted in the pilot and fixed from then on.
+    Step sizes and lengths of trajectories are random and independent of the position, which keeps the kernel
+    reversible. Their ranges are adapted in the pilot and fixed afterwards.
     """
 
     def __init__(self, target: LogDensity, theta: FloatArray, curvature: FloatArray, rng: np.random.Generator) -> None:
@@ -53,7 +53,7 @@ class FreeHMC:
         visited: list[FloatArray] = []
         for done in range(1, _MOST_ROUNDS + 1):
             turned = self._pilot(visited, rng)
-            if done < _FIRST_ROUNDS:  # a number of steps says how long a trajectory is once steps suit the density
+            if done < _FIRST_ROUNDS:  # until the step size is adapted
                 continue
             if turned < _LEAST_TURNED and self._leapfrogs < _MOST_LEAPFROGS:
                 self._leapfrogs *= 2
@@ -74,13 +74,13 @@ class FreeHMC:
         self.trajectories_apart = min(_independence(draws), affordable)
 
     def run(self, theta: FloatArray, trajectories: int, rng: np.random.Generator) -> FloatArray:
-        """Return where some trajectories, each accepted or rejected, lead."""
+        """Return the end of some trajectories, each accepted or rejected."""
         for _ in range(trajectories):
             theta, _, _ = self._trajectory(theta, rng)
         return theta
 
     def _pilot(self, visited: list[FloatArray], rng: np.random.Generator) -> float:
-        """Adapt to a round of trajectories; return the part of them that turned back."""
+        """Adapt to a round of trajectories; return the part of them that reversed direction."""
         turns = 0
         for count in range(1, _TRAJECTORIES_OF_A_ROUND + 1):
             self.theta, acceptance, turned = self._trajectory(self.theta, rng)
@@ -89,13 +89,13 @@ class FreeHMC:
             visited.append(self.theta)
             turns += turned
         scatter = np.atleast_2d(np.cov(np.array(visited[len(visited) // 2 :]).T))
-        # A part of the earlier covariance keeps directions in which the pilot has hardly moved.
+        # A part of the earlier covariance is kept for directions in which the pilot has hardly moved.
         self.covariance = positive_definite(0.9 * scatter + 0.1 * self.covariance)
         self._factor = np.linalg.cholesky(self.covariance)
         return turns / _TRAJECTORIES_OF_A_ROUND
 
     def _trajectory(self, theta: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, float, bool]:
-        """Return where it leads, the probability of accepting its end, and whether it turned back."""
+        """Return the next state, the acceptance probability, and whether the trajectory reversed direction."""
         factor = self._factor
         step_size = self.step_size * _SHORTEST_STEP ** rng.uniform()
         leapfrogs = rng.integers(1, self._leapfrogs, endpoint=True)
@@ -118,10 +118,10 @@ class FreeHMC:
 
 
 def _independence(draws: FloatArray) -> int:
-    """Return after how many of the draws their correlation, and that of their squares, has died away.
+    """Return the lag, in draws, at which draws and their squares are nearly uncorrelated.
 
-    Twice the integrated autocorrelation time of the slowest, summed up to five times itself (Sokal 1997, Monte Carlo
-    methods in statistical mechanics).
+    It is twice the integrated autocorrelation time of the slowest, summed up to five times itself (Sokal 1997, Monte
+    Carlo methods in statistical mechanics).
     """
     centred = draws - draws.mean(axis=0)
     columns = np.hstack([centred, centred**2 - np.mean(centred**2, axis=0)]).T

@@ -1,9 +1,9 @@
-"""How curvatures grow or fall along the way, where the model says which responses a row could have had.
+"""The growth of curvatures along a step, where the model determines the possible responses of a row.
 
-The curvature of a rare event is in proportion to its chance and falls with it: a step of Newton's method then changes a
-log odds by about 1, however far the way is. Every unit has an expected curvature, whether its response is a rare one or
-not. A histogram of their sizes, at two points, tells how fast they grow or fall in between; so fast, exponentially,
-they are taken to go on. Sizes of the curvatures of clipped scores say which part of a score's slope clipping leaves.
+The curvature of a rare event is proportional to its probability: a Newton step then changes a log odds by about 1,
+however far the maximum is. Every unit has an expected curvature, whatever its response. The mean norms in histograms at
+two points give the rate of growth or decline between them, which is extrapolated as exponential. The norms of the
+curvatures of clipped scores give the part of a score's slope that clipping leaves.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 
-_HARDLY = 1e-6  # a growth that rounding would hide
+_HARDLY = 1e-6  # a growth within rounding error
 
 
 def mean_of_exponential(growth: float) -> float:
-    """Return the mean over the way of what goes from 1 to exp(`growth`) at a constant rate."""
+    """Return the mean of exp(`growth` x) over x in [0, 1]."""
     return float(np.expm1(growth) / growth) if abs(growth) > _HARDLY else 1.0
 
 
 def growth_of_mean(mean: float) -> float:
-    """Return the growth of which `mean_of_exponential` is `mean`, a positive number."""
+    """Return the growth whose `mean_of_exponential` is `mean`, a positive number."""
     from scipy.special import lambertw  # noqa: PLC0415  slow to import
 
     if abs(mean - 1.0) < _HARDLY:
@@ -34,19 +34,19 @@ def growth_of_mean(mean: float) -> float:
 
 
 def times_newton(growth: float) -> float:
-    """Return how many times as long as Newton's a step is, if along Newton's the curvature grows by exp(`growth`).
+    """Return the ratio of a step to Newton's, if the curvature grows by exp(`growth`) along Newton's step.
 
-    A part x of that step takes (exp(growth x) - 1) / growth off the score, in units of all of it.
+    A part x of Newton's step reduces the score by (exp(growth x) - 1) / growth of its value.
     """
     growth = max(growth, settings.MOST_FALL)
     return float(np.log1p(growth) / growth) if abs(growth) > _HARDLY else 1.0
 
 
 def on_one_parabola(scores: Sequence[KnownScore], curvature: FloatArray, places: NDArray[np.bool_]) -> list[KnownScore]:
-    """Return scores as if the curvature at the last of them were that of the whole way.
+    """Return the scores that a quadratic log-likelihood with the curvature at the last point would have.
 
-    Between two points the curvature is on average a multiple of what it is at the last. Where it is another one by more
-    than `settings.MOST_GROWTH`, a score says nothing of the end of the way and is left out.
+    Between two points the mean curvature is a multiple of that at the last. Scores at points whose log curvature
+    differs by more than `settings.MOST_GROWTH` from that at the last are left out.
     """
     last, found = scores[-1], []
     for score in scores:
@@ -57,38 +57,38 @@ def on_one_parabola(scores: Sequence[KnownScore], curvature: FloatArray, places:
     return found
 
 
-def regrown(
+def after_overshoot(
     belief: Belief, place: int, before: FloatArray, theta: FloatArray, error: float, noise: float
 ) -> Belief | None:
-    """Return a likelihood whose information on one parameter grew along a step, or None if the step did not overshoot.
+    """Return a likelihood whose information on one parameter grew along a step; None if the step did not overshoot.
 
-    The score of that parameter at `theta` is `error` more than the likelihood says, with a standard deviation of its
-    `noise`. If this is clearly a score of the other sign, the information has grown since the point `before`:
-    exponentially, at a rate c that is known from how much the score has fallen. The maximum, which by the information
-    at `before` is D away from there, then is log(1 + c D) / c away, and the information there 1 + c D times as large.
+    The score of that parameter at `theta` exceeds the prediction of the likelihood by `error`, with a standard
+    deviation `noise`. If the score clearly has the opposite sign, the information has grown since the point `before`:
+    exponentially, at a rate c that the decrease of the score determines. The maximum, at a distance D by the
+    information at `before`, then is at log(1 + c D) / c, and the information there is 1 + c D times as large.
     """
     along, covariance = belief.information[place], belief.noise + belief.bias
     fall = float(along @ (theta - before))
-    way, told = float((theta - before)[place]), float((belief.mean - before)[place])
-    off = float(np.sqrt(along @ covariance @ along + noise**2))
-    if not (fall * error < -settings.CLEARLY_OVERSHOT * off * abs(fall) and told * way > 0.0):
+    step, newton = float((theta - before)[place]), float((belief.mean - before)[place])
+    noise_std = float(np.sqrt(along @ covariance @ along + noise**2))
+    if not (fall * error < -settings.CLEARLY_OVERSHOT * noise_std * abs(fall) and newton * step > 0.0):
         return None
-    times = 1.0 - error / fall
-    growth = growth_of_mean(times)
-    if not 0.0 < growth <= settings.FASTEST_GROWTH * abs(way):  # there is another reason
+    ratio = 1.0 - error / fall
+    growth = growth_of_mean(ratio)
+    if not 0.0 < growth <= settings.FASTEST_GROWTH * abs(step):  # too fast to be growth
         return None
-    larger = 1.0 + growth * told / way
-    found = way * float(np.log(larger)) / growth
-    mean, sizes, narrower = belief.mean.copy(), np.ones(theta.size), np.ones(theta.size)
-    mean[place] = before[place] + found
-    sizes[place], narrower[place] = np.sqrt(larger), 1.0 / larger
+    larger = 1.0 + growth * newton / step
+    distance = step * float(np.log(larger)) / growth
+    mean, wider, narrower = belief.mean.copy(), np.ones(theta.size), np.ones(theta.size)
+    mean[place] = before[place] + distance
+    wider[place], narrower[place] = np.sqrt(larger), 1.0 / larger
     bias = belief.bias * np.outer(narrower, narrower)
-    # A straight line would end the way earlier.
-    bias[place, place] += (0.5 * (found - told / times)) ** 2
+    # The bias allows for half of the difference to linear interpolation.
+    bias[place, place] += (0.5 * (distance - newton / ratio)) ** 2
     return replace(
         belief,
         mean=mean,
-        information=belief.information * np.outer(sizes, sizes),
+        information=belief.information * np.outer(wider, wider),
         noise=belief.noise * np.outer(narrower, narrower),
         bias=bias,
     )

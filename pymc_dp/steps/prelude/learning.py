@@ -1,11 +1,11 @@
-r"""What a step may learn before its chains start: options, what they release, and how they lead to an approximation.
+r"""The prelude of a step: its options, its releases, and the approximation that follows from them.
 
-1. *Centre.* Scales, directions and a few noisy Newton steps from the prior lead near the posterior's mode (`learned`,
+1. *Centre.* Scales, directions and a few noisy Newton steps from the prior lead near the posterior's mode (`search`,
    or `simulated` where rows can be simulated from the model).
 2. *Expansion.* There, the sums of units' scores (and curvatures) are released once. With the exact prior they make a
    surrogate of the posterior, from which draws are free.
-3. *Check.* How far the log-likelihood is from its expansion is released at some draws, unless what is known says so; or
-   how large what it misses of a unit is, where chains release that.
+3. *Check.* The error of the expansion is released at some draws, unless it is known; or the magnitude of a unit's
+   remainder, where chains release remainders.
 
 ========================  ==========================================================
 symbol                    here
@@ -41,18 +41,18 @@ from pymc_dp.steps.prelude.coordinates import AccessInCoordinates, LinearCoordin
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.figures import (
     doubtful_widths,
-    draws_of_doubt,
     figures_beside_a_prior,
     figures_of_check,
+    narrowed_draws,
+    noise_dominates,
     noise_of_members,
-    nothing_but_noise,
 )
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.level import SearchFromLevel
 from pymc_dp.steps.prelude.location import SearchForLocation, missed_by_quadratic
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
-    can_stand_at,
+    finite_prior_at,
     positive_definite,
     prior_curvature,
     representable,
@@ -62,45 +62,45 @@ from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
 
-#: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
+#: The releases of chains after the prelude: none, log-ratios for tests, gradients, or decisions of tests.
 InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]
 
-#: Whether a step has a prelude, and which: one of its own where a setting is missing that it can learn; or none.
+#: A step's prelude: a given one; one with defaults if a setting is missing that it can learn; or none.
 PreludeArgument = Union["Prelude", Literal["auto"], None]
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
-#: Part of the cost that tells how far clip bounds may have moved the draws. Where the mean of what is clipped is not
-#: added again, outliers are found by it. Of .02 and .05 on thirty linear tables the second was better where there are
-#: outliers, by up to a third; elsewhere errors were .01 to .03 posterior standard deviations larger.
+#: The part of the cost for the norm that clipping removes. Where the mean of clipped parts is not added back, this
+#: figure detects outliers. Of .02 and .05 on thirty linear tables the second was better with outliers, by up to a
+#: third; elsewhere errors were .01 to .03 posterior standard deviations larger.
 _LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = 0.02, 0.05
-#: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; how it is split
-#: between a histogram of remainders and sums at so many draws; and at how many it is computed where that is free.
+#: The part of the cost for the error of the surrogate, where no test corrects it; the part of it for a histogram of
+#: remainders, and the number of draws with a sum; and the number of draws where the check is free.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS, _DRAWS_WITHOUT_RELEASE = 0.02, 0.3, 10, 50
-#: Part of the cost that tells how many units there are, where that is protected. Noise of a single release of the
-#: whole budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.
+#: The part of the cost for the number of units, where it is protected. The noise of a single release of the whole
+#: budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.
 _COUNT_SHARE = 0.01
-#: Part of the cost that tells how large what the expansion misses is.
+#: The part of the cost for the magnitude of remainders of the expansion.
 _SIZES_SHARE = 0.02
-#: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
-_HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
-#: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
+#: The noise standard deviation of a sum of remainders below which it is negligible.
+_NEGLIGIBLE_NOISE_OF_CHECK, _NEGLIGIBLE_NOISE = 0.05, 0.03
+#: The noise standard deviation of a test up to which the clip bound has room for larger remainders.
 _TOLERABLE_NOISE = 0.5
-#: Where noise may hide a larger part of the units, their sizes say nothing: of a bound that hardly any is beyond, as
-#: tests need it; and of one that leaves a check most of what is missed.
+#: A histogram is not used if noise may hide a larger part of the units: for a bound that clips hardly any unit, as
+#: tests need it; and for the bound of a check, which needs most of the remainder.
 _MOST_HIDDEN, _MOST_HIDDEN_OF_CHECK = 0.1, 0.5
-#: Units are seen from a bin on by as many standard deviations of the noise.
+#: The tail of a histogram is used where its count exceeds this many standard deviations of noise.
 _CLEARLY_SEEN = 4.0
-#: Octaves of remainders, the part of them that a bound may cut, and room above.
+#: Octaves of remainders, the part of them that a bound may clip, and the room of bounds above it.
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -40, 40, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
-#: Noise of a curvature reaches at least this many standard deviations, and as far as its largest eigenvalue.
+#: The largest noise of a curvature, in standard deviations of an entry, is at least this, or its largest eigenvalue.
 _BEYOND_NOISE = 2.0
-#: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of eight
-#: models at epsilon 3 and 1 it was 1.8 to 7.1.
+#: Clip bounds over the root of the number of parameters, with an allowance for the noise of curvatures: it was 1.8 to
+#: 7.1 on eight models at epsilon 3 and 1.
 _EXPECTED_BOUND = 3.5
-#: How many rows the row engine works on at a time, at most, where it expands.
+#: The largest number of rows in a chunk of the row engine's expansion.
 _ROWS_OF_A_CHUNK = 8192
 
 
@@ -117,14 +117,14 @@ class Prelude:
     shares : Shares, optional
         How the cost is split. Default: by the model, and by what chains release.
     clip_gradient, clip_curvature : float, optional
-        Clip bounds of one unit's preconditioned score and curvature at the centre. Default: the bounds that weigh bias
-        against noise best, by noisy histograms.
+        Clip bounds of one unit's preconditioned score and curvature at the centre. Default: the bounds with the
+        smallest mean squared error, by noisy histograms.
     noise_aware : bool, optional
-        Whether the likelihood knows of the noise in what was released, and of the estimated bias of clipping, so that
+        Whether the likelihood accounts for the noise of releases, and for the estimated bias of clipping, so that
         intervals cover. Default: True, where there are control variates.
     control_variates : bool
-        Whether chains release what the expansion misses of log-ratios and gradients. If not, they release the whole of
-        them, as the papers do, with clip bounds along the learned axes.
+        Whether chains release the remainders of log-ratios and gradients beyond the expansion. If not, they release
+        whole log-ratios and gradients, as the papers do, with clip bounds along the learned axes.
 
     Raises
     ------
@@ -153,10 +153,10 @@ class Prelude:
 
 
 class Learning:
-    """A prelude for one model: its releases, and the approximation that they lead to.
+    """A prelude for one model: its releases, and the approximation that they imply.
 
-    Clipping is reported by noisy figures if it `diagnoses`; the number of units is protected, and has to be released
-    first, if it `counts_units`. Raises `InvalidArgument` if options do not fit the model, or each other.
+    It releases clipping diagnostics if it `diagnoses`, and a noisy number of units, which is protected then, if it
+    `counts_units`. `InvalidArgument` is raised if options contradict the model or each other.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Learning:
         self.size = structure.start.size
 
     def protect_units(self, *, of_several_rows: bool) -> None:
-        """Say what a unit is: a row, or several."""
+        """Set whether a unit has several rows."""
         options = self._options
         regression = replace(self._regression, one_row_a_unit=not of_several_rows)
         as_regression = regression.location_apart or regression.kinked.any() or of_several_rows
@@ -195,7 +195,7 @@ class Learning:
         self.shares = options.shares or self._default_shares()
 
     def _default_shares(self) -> Shares:
-        """Return how the cost is split: with control variates, chains need little of it."""
+        """Return the division of the cost: with control variates, chains need a small part of it."""
         if self.in_chains == "nothing":
             if self._regression.location_apart:
                 return settings.SHARES_OF_LOCATION
@@ -207,18 +207,18 @@ class Learning:
 
     @property
     def simulates(self) -> bool:
-        """Whether it needs rows that are simulated from the model."""
+        """Whether the search needs rows simulated from the model."""
         return self._regression.simulated
 
     # What it releases ---------------------------------------------------------------------------------------------
 
     @property
     def share_in_chains(self) -> float:
-        """What part of the run's cost is left for what chains release."""
+        """The part of the run's cost for the releases of chains."""
         return self.shares.tests * (1.0 - self._share_of_diagnostics)
 
     def requests(self) -> list[ReleaseRequest]:
-        """Return what is released once: the search, the score and the curvature at the centre, and diagnostics."""
+        """Return the releases before the chains: search, score and curvature at the centre, and diagnostics."""
         requests_of = requests_of_simulation if self.simulates else requests_of_search
         requests = requests_of(self._regression, self.shares.centre)
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
@@ -232,7 +232,7 @@ class Learning:
         return sum(each.share for each in self._diagnostics())
 
     def _diagnostics(self) -> list[ReleaseRequest]:
-        """Return what tells how many units there are, what clipping may have moved, and what the expansion misses."""
+        """Return the requests for the number of units, the loss by clipping, and the remainder of the expansion."""
         made: list[tuple[str, int, float, int]] = []
         if self._counts_units:
             made.append(("unit_count", 1, _COUNT_SHARE, 1))
@@ -251,9 +251,9 @@ class Learning:
 
     @property
     def _releases_check(self) -> bool:
-        """Whether it is released how far the log-likelihood is from its expansion.
+        """Whether the error of the expansion is released at draws.
 
-        Where chains release nothing that goes by it, and what is known or was asked by the search does not say it.
+        It is not where chains release remainders or decisions, nor where the search or the model determines the error.
         """
         known = self._regression.kinked.any() or self._regression.location_apart
         return self.in_chains == "nothing" and self._diagnoses and not known
@@ -261,29 +261,29 @@ class Learning:
     def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float:
         """Return the error that noise adds to means, in posterior standard deviations.
 
-        Along axes where a unit's information is the identity the posterior's precision is n, scores are about √d long,
-        and a score that is clipped at K √d moves the mean of each parameter by 2 m K √d / √n standard deviations, for a
-        noise multiplier m.
+        Along axes where a unit's information is the identity the posterior's precision is n, the norm of scores is
+        about √d, and a score that is clipped at K √d moves the mean of each parameter by 2 m K √d / √n standard
+        deviations, for a noise multiplier m.
         """
         precision = sum(noise_multipliers[kind] ** -2.0 for kind in ("centre", "score"))
         size = int(self._regression.known.sum())
         return float(2.0 * _EXPECTED_BOUND * np.sqrt(size / (precision * n_units)))
 
     def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
-        """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
+        """Return the approximate memory of expansions in bytes: that of the curvatures of many units."""
         square = self.size**2
         at_most = _ROWS_OF_A_CHUNK if n_units is None else min(n_units, _ROWS_OF_A_CHUNK)
-        # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
-        # preconditioned; matrices of Newton steps and of the free sampler.
+        # Curvatures with their packed entries; curvatures of synthetic units, before and after preconditioning;
+        # matrices of Newton steps and of the free sampler.
         return round(8 * square * (1.5 * at_most + 3.0 * n_synthetic + 20.0))
 
     # What it finds ------------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")
     def dry_run(self, chain: ChainAccess) -> None:
-        """Find a centre for synthetic rows and expand there: what fails here would have failed after the charge.
+        """Find a centre for synthetic rows and expand at it: a failure here would else occur after the charge.
 
-        Raises `InvalidArgument` if no surrogate is found.
+        `InvalidArgument` is raised if no surrogate is found.
         """
         try:
             self.expand(chain)
@@ -297,11 +297,11 @@ class Learning:
 
     @np.errstate(all="ignore")
     def run(self, chain: ChainAccess, noise_per_bound: float, tempering: float) -> Approximation | None:
-        """Find a centre, expand there, and draw a pilot chain from the surrogate.
+        """Find a centre, expand at it, and draw a pilot chain from the surrogate.
 
-        `noise_per_bound` is the standard deviation of the noise of a test for each unit of its clip bound, 0 where
-        there is no test; `tempering` the power of the likelihood in the target of the chains. Where noise has led to
-        numbers that are not finite, there is no surrogate, and None is returned: nothing is raised, for it was paid.
+        `noise_per_bound` is the noise standard deviation of a test for each unit of its clip bound, 0 without a test;
+        `tempering` the power of the likelihood in the target of the chains. If noise leads to values that are not
+        finite, None is returned and nothing is raised, as the releases were paid for.
         """
         try:
             return self._known(chain, self.expand(chain, tempering), noise_per_bound)
@@ -309,7 +309,7 @@ class Learning:
             return None
 
     def expand(self, chain: ChainAccess, tempering: float = 1.0) -> Expansion:
-        """Find a centre and release the sums there; a tempered posterior is wider, and so is what is trusted."""
+        """Find a centre and release the sums at it; a tempered posterior is wider, and so is the trust region."""
         chain.count_units()
         kind: type[Search] = SearchForLocation if self._regression.location_apart else Search
         kind = SearchFromLevel if self._regression.finds_level else kind
@@ -318,8 +318,8 @@ class Learning:
         releases_loss = self._diagnoses and self.control_variates
         asked, regression, options = chain, self._regression, self._options
         linear, matrix = None, regression.with_means_of_members
-        # Of normal regressions. On two tables of groups with counts and truth values searches were up to 15 % worse in
-        # such coordinates, at epsilon 4, and as good at 1.
+        # Normal regressions only: on two tables of groups with counts and binary responses searches were up to 15 %
+        # worse in these coordinates at epsilon 4, and as good at 1.
         if regression.location_apart and self.in_chains == "nothing" and matrix is not None:
             linear = LinearCoordinates(matrix)
             asked, regression = AccessInCoordinates(chain, linear), regression.in_coordinates(matrix)
@@ -336,18 +336,18 @@ class Learning:
         theta, precision = found.centre.theta, belief.precision
         distance = belief.mean - theta
         start = most_likely(prior, belief, theta, ~belief.known)
-        if not can_stand_at(prior, start):  # noise has led to where its derivatives are no numbers
+        if not finite_prior_at(prior, start):  # noise has moved it out of the prior's range
             start = theta
         from_prior = prior_curvature(prior, start)
         reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
         radius = reach + float(np.sqrt(distance @ precision @ distance))
-        # Of nothing but noise draws are those of the prior.
+        # If noise dominates, draws are those of the prior.
         doubtful_width, by_parameter = np.inf, np.where(belief.known, np.inf, np.nan)
-        if not nothing_but_noise(found.belief):
-            largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            there = axes.T @ from_prior @ axes
+        if not noise_dominates(found.belief):
+            largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.noise_eigenvalue)
+            of_prior = axes.T @ from_prior @ axes
             doubtful_width, by_parameter = doubtful_widths(
-                in_coordinates.belief, found.curvature, there, largest_noise, axes
+                in_coordinates.belief, found.curvature, of_prior, largest_noise, axes
             )
         return Expansion(
             **{**vars(found), "belief": belief},
@@ -363,16 +363,16 @@ class Learning:
         )
 
     def _known(self, chain: ChainAccess, expansion: Expansion, noise_per_bound: float) -> Approximation:
-        """Return what is known: draws of the surrogate, and figures on it."""
+        """Return the approximation: a sampler of the surrogate, and diagnostics."""
         kernel = FreeHMC(expansion.surrogate, expansion.mode, expansion.precision, np.random.default_rng(0))
         belief = expansion.belief
         figures, by_parameter = dict.fromkeys(SURROGATE_FIGURES, np.nan), dict[str, FloatArray]()
-        if self.control_variates:  # without, the expansion is no part of the target
+        if self.control_variates:  # else the expansion is no part of the target
             by_parameter, beside_prior = figures_beside_a_prior(belief, expansion.precision, kernel)
             by_parameter["doubtful_width"] = expansion.doubtful_width
             figures |= expansion.figures | beside_prior
             figures["centre_distance"] = self._distance(expansion.centre.theta, kernel)
-            if self.in_chains == "nothing":  # tests would correct it
+            if self.in_chains == "nothing":  # tests correct it
                 figures["curvature_share"] = belief.curvature_share
             if self.in_chains == "nothing" and expansion.missed is not None:
                 figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
@@ -388,7 +388,7 @@ class Learning:
         return self._with_bounds(chain, found, noise_per_bound)
 
     def _with_bounds(self, chain: ChainAccess, found: Approximation, noise_per_bound: float) -> Approximation:
-        """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
+        """Return the approximation with the clip bounds of chains, or with a check if they release nothing."""
         if self.in_chains == "nothing":
             if self._releases_check:
                 return replace(found, figures=found.figures | self._checked(chain, found))
@@ -401,11 +401,11 @@ class Learning:
             return replace(found, clip_gradient=_whole_gradient(found))
         if self.in_chains == "decisions":  # their clip bound is a part of the test
             return found
-        found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
+        found = replace(found, least_bound=_NEGLIGIBLE_NOISE / noise_per_bound)
         old, new = self._draws_apart(found, 2)
         largest = self._largest_remainder(chain, found, old, new, _MOST_HIDDEN)
         room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
-        return replace(found, remainder=room * largest / found.stretch_of(old, new))
+        return replace(found, remainder=room * largest / found.cubic_growth(old, new))
 
     @staticmethod
     def _draws_apart(found: Approximation, count: int) -> list[FloatArray]:
@@ -420,33 +420,37 @@ class Learning:
     def _largest_remainder(
         chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray, most_hidden: float
     ) -> float:
-        """Release how large what is missed of units' log-ratios is; return what nearly all are below.
+        """Release a histogram of the remainders of units' log-ratios; return an upper limit of nearly all of them.
 
-        Where that does not show, what they are below with room is no more than twice what a unit's log-ratio is.
+        If noise hides it, the limit with its room is twice the clip bound of a unit's whole log-ratio.
         """
-        missed = found.expanded(theta, theta_new)
-        sizes = chain.release(RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
-        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, most_hidden)
+        predicted = found.expanded(theta, theta_new)
+        histogram = chain.release(
+            RemainderSizes(found.beyond, predicted.old, predicted.new, _LOWEST_REMAINDER, _REMAINDER_BINS)
+        )
+        place = _last_bin(histogram.value, histogram.noise_std, chain.n_units, most_hidden)
         if place is None or place == _REMAINDER_BINS - 1:  # the last bin has no upper edge
             distance = float(np.linalg.norm(np.linalg.solve(found.kernel.spread, theta_new - theta)))
             return 2.0 * _whole_gradient(found) * distance / _ROOM_FOR_REMAINDERS
         return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
     def _clip_bound_of_gradients(self, chain: ChainAccess, found: Approximation) -> float:
-        """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
+        """Release a histogram of the norms of units' gradients, or of their remainders; return a clip bound."""
         (theta,) = self._draws_apart(found, 1)
         query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
-        sizes = chain.release(
+        histogram = chain.release(
             GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
         )
-        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, _MOST_HIDDEN)
-        if place is None:  # no more than twice what a unit's gradient is
+        place = _last_bin(histogram.value, histogram.noise_std, chain.n_units, _MOST_HIDDEN)
+        if place is None:  # of a remainder: twice the clip bound of a whole gradient
             return _whole_gradient(found) * (2.0 if self.control_variates else 1.0)
         edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
-        return representable(_ROOM_FOR_REMAINDERS * edge / found.bend(theta) if self.control_variates else edge)
+        return representable(
+            _ROOM_FOR_REMAINDERS * edge / found.square_growth(theta) if self.control_variates else edge
+        )
 
     def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
-        """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
+        """Return the distance of the surrogate's mean from the centre, in standard deviations per known parameter."""
         known = self._regression.known
         distance = (kernel.mean - centre)[known]
         covariance = kernel.covariance[np.ix_(known, known)]
@@ -457,10 +461,10 @@ class Learning:
         return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
 
     def _estimated_clip_bias(self, chain: ChainAccess, expansion: Expansion, kernel: FreeHMC) -> dict[str, float]:
-        """Release what clipping has taken off scores; return how far that can have moved the posterior mean.
+        """Release the norm that clipping removes; return the displacement of the posterior mean that it allows.
 
-        In standard deviations of the draws, root mean square over parameters, in some direction, not the worst one; of
-        what is centred, what a wrong model explains.
+        It is the root mean square over parameters, in standard deviations of the draws, for a random direction and not
+        the worst one. With the mean added back, it is the displacement by misspecification.
         """
         centre, lost = expansion.centre, expansion.lost
         if lost is None:
@@ -474,52 +478,51 @@ class Learning:
         return {"clip_bias": most * lost[0], "clip_bias_noise_std": most * lost[1]}
 
     def _checked_without_release(self, found: Approximation) -> dict[str, float]:
-        """Return the figures of `_checked` for a normal regression, whose log-likelihood the belief knows."""
+        """Return the figures of `_checked` for a normal regression, whose log-likelihood the belief determines."""
         belief, kernel = found.belief, found.kernel
-        draws = np.array(draws_of_doubt(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
+        draws = np.array(narrowed_draws(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
         missed = missed_by_quadratic(belief, int(self._regression.followed[0]), draws)
         return figures_of_check(missed, 0.0)
 
     def _checked(self, chain: ChainAccess, found: Approximation) -> dict[str, float]:
-        """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
+        """Release the remainder of the log-likelihood at draws of the surrogate; return its standard deviation.
 
-        By the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
-        noise of privacy is most of their width (`figures_of_check`). What the belief has foreseen of it is not missed.
-        Bounds have room for eight times what most remainders are, whatever their noise: cut to what noise allows, they
-        would add up to little, however much is missed.
+        Draws are moved towards each other where privacy noise is most of their width (`narrowed_draws`). The belief's
+        `extra_curvature` is no part of the remainder. Bounds have room for eight times most remainders, whatever their
+        noise: at a smaller bound the clipped remainders would add up to little, however large they are.
         """
-        draws = draws_of_doubt(found.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
-        harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
+        draws = narrowed_draws(found.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
+        least = _NEGLIGIBLE_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
         centre = found.kernel.mean
         largest = self._largest_remainder(chain, found, centre, draws[0], _MOST_HIDDEN_OF_CHECK)
-        bound = max(_ROOM_FOR_REMAINDERS * largest, harmless)
+        bound = max(_ROOM_FOR_REMAINDERS * largest, least)
         mean = found.surrogate.prediction(centre)
         missed = []
         for draw in draws:
-            there = found.surrogate.prediction(draw)
-            made = chain.release(Residual(found.beyond, mean, there, representable(bound), "surrogate_check"))
-            missed.append(float(made.value[0]) - found.foreseen_at(draw))
+            predicted = found.surrogate.prediction(draw)
+            made = chain.release(Residual(found.beyond, mean, predicted, representable(bound), "surrogate_check"))
+            missed.append(float(made.value[0]) - found.extra_at(draw))
         return figures_of_check(np.array(missed), made.noise_std)
 
 
 def gradient_query(
     found: Approximation, theta: FloatArray, clip_bound: float, *, control_variates: bool
 ) -> PreconditionedGradient:
-    """Return a query of gradients along the standardised axes: of what the expansion misses, or of the whole."""
+    """Return a query of gradients along the standardised axes: remainders of the expansion, or whole ones."""
     size, nothing = theta.size, np.zeros_like(theta)
     predicted = (np.eye(size), theta - found.centre.theta) if control_variates else (np.zeros((size, size)), nothing)
     return PreconditionedGradient(found.beyond, found.axes, GradientPrediction(theta, *predicted, nothing), clip_bound)
 
 
 def _last_bin(counts: FloatArray, noise_std: float, n_units: int, most_hidden: float) -> int | None:
-    """Return the bin that nearly all units are up to; None where noise would hide a larger part than `most_hidden`.
+    """Return the bin below whose upper edge nearly all units lie; None if noise may hide more than `most_hidden`.
 
-    It is the last one from which on units are clearly seen: noise adds up over the bins above.
+    It is the last bin whose count, with those above it, clearly exceeds their summed noise.
     """
-    from_here_on = np.cumsum(counts[::-1])[::-1]
+    above = np.cumsum(counts[::-1])[::-1]
     noise = noise_std * np.sqrt(np.arange(counts.size, 0, -1))
     hidden = np.maximum(_CUT_REMAINDERS * n_units, _CLEARLY_SEEN * noise)
-    seen = np.flatnonzero(from_here_on > hidden)
+    seen = np.flatnonzero(above > hidden)
     return int(seen[-1]) if seen.size and hidden[seen[-1]] <= most_hidden * n_units else None
 
 

@@ -1,4 +1,4 @@
-"""What searches compute of simulated rows, of the prior and of released matrices: public arithmetic."""
+"""Linear algebra on simulated rows, on the prior and on released matrices: post-processing of public values."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.steps.access import PriorDensity, PublicUnits, SyntheticTables
 
-#: No position is farther from 0: squares of distances and variances are numbers.
+#: The largest admissible parameter: squared distances and variances stay finite.
 _FARTHEST = 1e150
-#: What numerical work raises on overflow or singular matrices. Inputs depend on protected rows through releases alone.
+#: Exceptions of overflow and of singular matrices. Inputs depend on protected rows through releases only.
 NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
 
 
 class NotComputable(ArithmeticError):
-    """Something that is computed from synthetic units is no finite number at a point, or a bound is out of range."""
+    """A value computed from synthetic units is not finite at a point, or a bound is out of range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +28,19 @@ class Frame:
 
 
 def along_first_axis(direction: FloatArray) -> FloatArray:
-    """Return axes of which the first is a direction, and the others are none."""
+    """Return axes of which the first is a direction and the others are zero."""
     axes = np.zeros((direction.size, direction.size))
     axes[:, 0] = direction
     return axes
 
 
 def representable(bound: float) -> float:
-    """Return the nearest clip bound that a query may have."""
+    """Return the nearest admissible clip bound."""
     return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
 
 
 def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
-    """Return a synthetic table; raise `NotComputable` where generators of random numbers refuse the parameters."""
+    """Return a synthetic table; raise `NotComputable` where random number generators refuse the parameters."""
     if not np.isfinite(theta).all():
         raise NotComputable("A synthetic table needs finite parameters.")
     try:
@@ -50,10 +50,10 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
 
 
 def expected_curvature(curvatures: FloatArray) -> FloatArray:
-    """Return the mean of synthetic units' curvatures, positive definite in the parameters that it depends on.
+    """Return the mean curvature of synthetic units, positive definite in the parameters that it depends on.
 
-    It is zero for parameters that the likelihood does not depend on, such as the scale of a hierarchy. Raises
-    `NotComputable` if no unit has a finite one.
+    It is zero for parameters outside the likelihood, such as the scale of a hierarchy. `NotComputable` is raised if no
+    unit has a finite curvature.
     """
     curvatures = curvatures[np.isfinite(curvatures).all(axis=(1, 2))]
     if not len(curvatures):
@@ -69,25 +69,25 @@ def expected_curvature(curvatures: FloatArray) -> FloatArray:
 def prior_curvature(prior: PriorDensity, theta: FloatArray, block: NDArray[np.intp] | None = None) -> FloatArray:
     """Return the negative second derivative of the log-prior, of all parameters or of a block of them.
 
-    Where the prior is not concave, as between the scale of a hierarchy and what it scales, its sign is turned: a step
-    is then as long as the curvature says, and goes uphill.
+    Negative eigenvalues, as between the scale of a hierarchy and its members, are replaced by their absolute values: a
+    step then has the length of a Newton step and increases the density.
     """
     block = np.arange(theta.size) if block is None else block
     if not block.size:
         return np.zeros((0, 0))
-    found = -prior.hessian(theta)[np.ix_(block, block)]
-    # In units of each parameter's own: an intercept in thousands and a slope in thousandths are told about as much.
-    units = np.sqrt(np.abs(np.diag(found)))
+    hessian = -prior.hessian(theta)[np.ix_(block, block)]
+    # The matrix is scaled to a unit diagonal: parameters in thousands and in thousandths are treated alike.
+    units = np.sqrt(np.abs(np.diag(hessian)))
     units = np.where(units > 0.0, units, units.max() or 1.0)
-    values, vectors = np.linalg.eigh(found / np.outer(units, units))
-    sizes = np.abs(values)
-    sizes = np.maximum(sizes, 1e-6 * max(float(sizes.max()), np.finfo(float).tiny))
-    concave: FloatArray = np.outer(units, units) * ((vectors * sizes) @ vectors.T)
+    values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
+    magnitudes = np.abs(values)
+    magnitudes = np.maximum(magnitudes, 1e-6 * max(float(magnitudes.max()), np.finfo(float).tiny))
+    concave: FloatArray = np.outer(units, units) * ((vectors * magnitudes) @ vectors.T)
     return concave
 
 
-def can_stand_at(prior: PriorDensity, theta: FloatArray) -> bool:
-    """Return whether parameters are near enough to 0 and the prior has a density, a gradient and a curvature there."""
+def finite_prior_at(prior: PriorDensity, theta: FloatArray) -> bool:
+    """Return whether parameters are in range and the prior has a finite density, gradient and curvature."""
     try:
         if not (float(np.abs(theta).max()) < _FARTHEST and np.isfinite(prior.log_density(theta))):
             return False
@@ -97,9 +97,10 @@ def can_stand_at(prior: PriorDensity, theta: FloatArray) -> bool:
 
 
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
-    """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is no number.
+    """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is not finite.
 
-    Of entries in proportion to the roots of the diagonal: it does not matter in which units each parameter is.
+    Eigenvalues are those of the matrix scaled to a unit diagonal: the result does not depend on the units of
+    parameters.
     """
     if not np.isfinite(matrix).all():
         raise NotComputable("A matrix has entries that are no numbers.")
@@ -112,7 +113,7 @@ def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
 
 
 def embedded(block: FloatArray, places: NDArray[np.bool_]) -> FloatArray:
-    """Return the matrix of all parameters that has a block in `places`, and zeros elsewhere."""
+    """Return the matrix of all parameters with a block in `places` and zeros elsewhere."""
     whole = np.zeros((places.size, places.size))
     whole[np.ix_(places, places)] = block
     return whole

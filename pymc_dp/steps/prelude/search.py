@@ -1,21 +1,21 @@
-"""The search for the centre of a regression whose table nobody knows: every scale is learned from small releases.
+"""The search for the centre of a regression on an unknown table: every scale is learned from small releases.
 
 1. *Scales.* Logarithms of positive parameters are found by binary search on noisy bounded scores.
-2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
+2. *Coordinates.* A histogram of scores for each parameter makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first and the second step, each time along the
-   axes of the ones before it, which scores are taken along, too. Where responses are continuous, the third follows
-   their scale and comes after the last step but one, or waits for a step that the trust region does not hold. Axes
-   along which scores have long tails count less in norms.
-4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
-   on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region. Where the model says
-   which responses a row could have had, histograms tell how curvatures grow along the way (`growth`).
+   axes that the previous ones whiten; scores are released along them, too. With continuous responses, the third is
+   released at their scale after the last step but one, or after a step that the trust region does not shorten. Axes
+   along which scores have long tails have smaller weights in norms.
+4. *Steps.* Noisy scores are released, each with the best clip bound by a histogram of norms. Each step leads to about
+   the posterior mean given all scores so far (`belief`), in a trust region. If the model determines the possible
+   responses of a row, histograms estimate the growth of curvatures along the step (`growth`).
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
-   scores of scales and shapes, each by itself.
+   scores of single scales and shapes.
 
-Of a normal regression with one scale, location and scale are found apart: see `location`. Other locations of normal
-rows move alone in the first two steps, with a binary search for scales and a curvature after each. Log-likelihoods that
-are broken lines curve nowhere but in their kinks: see `broken_lines`. The location of censored rows is measured in
-units of their scale: see `coordinates`.
+For a normal regression with one scale, location and scale are estimated separately: see `location`. Other locations of
+normal rows move alone in the first two steps, with a binary search for scales and a curvature after each. Piecewise
+linear log-likelihoods have curvature in their kinks only: see `broken_lines`. The location of censored rows is measured
+in units of their scale: see `coordinates`.
 """
 
 import contextlib
@@ -36,101 +36,101 @@ from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely, updated, with_drift
 from pymc_dp.steps.prelude.coordinates import AccessInCoordinates, Coordinates, InUnitsOfScale
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
-    bending,
     between_groupings,
+    curvature_drift,
+    floored,
     groupings_of,
-    lifted,
     members_of,
     missing_of_members,
     pooled,
 )
-from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, regrown, times_newton
+from pymc_dp.steps.prelude.growth import after_overshoot, mean_of_exponential, on_one_parabola, times_newton
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
     along_first_axis,
-    can_stand_at,
     embedded,
+    finite_prior_at,
     positive_definite,
     prior_curvature,
     representable,
     unpacked,
 )
-from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, believed
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, above_noise
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
-#: Scores of two parameters are believed to be at most so many octaves apart where noise may hide one of them.
+#: The prior range, in octaves, of the scores of a parameter that noise may hide, relative to the others'.
 _NEAR_TYPICAL = 6
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _ROUNDING = 1e-9
-#: What is asked for a curvature, by the name that histograms of its size have.
+#: The query of a curvature, by the name of its histograms.
 QUERIES_OF_CURVATURE: dict[str, Callable[[ExpansionPoint, str], Query]] = {
     "expected_curvature": ExpectedCurvature,
     "curvature": Curvature,
     "one_direction_curvature": OneDirectionCurvature,
 }
-#: Noise of a clipping loss is never more standard deviations away: squares beyond are no numbers.
+#: The largest standardised clipping loss: its square stays finite.
 _FARTHEST_LOSS = 1e3
 
 
 @dataclass(frozen=True, eq=False)
 class Regression(Structure):
-    """What is public of a model, and how its centre is searched for: it is known before any release."""
+    """The public structure of a model, and the plan of the search for its centre: known before any release."""
 
-    #: Steps before the last score on the way to the centre.
+    #: Steps before the last score at the centre.
     steps: int = settings.STEPS
     one_row_a_unit: bool = True
-    #: Whether rows are simulated from the model on the way.
+    #: Whether the search simulates rows from the model.
     simulated: bool = False
-    #: Which sum of members' scores that of each coordinate is, where the mean of members is one; else empty.
+    #: The coefficients of members' scores in that of each coordinate, where the mean of members is one; else empty.
     gathered: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def centred(self) -> bool:
-        """Whether what clipping takes off scores is added again: not of units of several rows."""
+        """Whether the mean that clipping removes from scores is added back: not for units of several rows."""
         return (self.responses_are_known or self.simulated) and self.one_row_a_unit
 
     @property
     def expects_outliers(self) -> bool:
-        """Whether tails may be longer than the model says, as of continuous responses: clip bounds make room for them.
+        """Whether tails may be longer than the model's, as of continuous responses: clip bounds leave room for them.
 
-        Counts vary more by a shape that is found.
+        Counts have a fitted overdispersion instead.
         """
         return not (self.centred and (self.rows_are_discrete or self.simulated))
 
     @property
     def follows_growth(self) -> bool:
-        """Whether the search releases how large expected curvatures are along the way: of categories and counts."""
+        """Whether the search releases the norms of expected curvatures at each point: for categories and counts."""
         apart = self.kinked.any() or self.location_apart or self.simulated
         return self.centred and self.rows_are_discrete and not apart
 
     @property
     def finds_level(self) -> bool:
-        """Whether the search begins with the level of rows: of counts and positive responses it may be far away."""
+        """Whether the search begins with the level of rows: that of counts and positive responses may be far away."""
         counts = self.follows_growth and not self.rows_are_levels
         positive = self.rows_are_positive and self.one_row_a_unit and not self.followed.size
         return (counts or positive) and bool(self.in_predictor.any())
 
     @property
     def seeks_rise(self) -> bool:
-        """Whether it has to be released along which direction the level is searched for."""
+        """Whether the direction of the search for the level has to be released."""
         return self.finds_level and not self.rise.any()
 
     @property
     def location_apart(self) -> bool:
-        """Whether location and scale are found apart: there is one scale, and it is the only logarithm."""
+        """Whether location and scale are estimated separately: there is one scale, the only logarithm."""
         one_scale = self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
         return one_scale and bool((self.known & ~self.is_scale).any())
 
     @property
     def location_steps(self) -> int:
-        """How many steps at the beginning move the location alone, where it is not found apart.
+        """The number of first steps that move the location alone, where it is not estimated separately.
 
-        All of them, where rows are simulated and nothing else is unknown.
+        It is that of all steps if rows are simulated and nothing else is unknown.
         """
         if self.location_apart or not self.location.any():
             return 0
@@ -139,47 +139,47 @@ class Regression(Structure):
 
     @property
     def middle_curvatures(self) -> int:
-        """After how many of the first steps binary searches and a curvature follow, where nothing is found apart."""
+        """The number of first steps followed by binary searches and a curvature."""
         return max(self.location_steps, 1)
 
     @property
     def moves_scale_late(self) -> bool:
-        """Whether the third curvature is released where the last binary search ends.
+        """Whether the third curvature is released at the end of the last binary search.
 
-        So it is for continuous responses with a scale or a shape, by which the curvature of the location is multiplied.
+        It is for continuous responses with a scale or a shape, which multiplies the curvature of the location.
         """
         return self.bisected.size > 0 and not self.rows_are_discrete
 
     @property
     def is_scale(self) -> NDArray[np.bool_]:
-        """Which parameters are logarithms of scales, shape (parameters,)."""
+        """The parameters that are logarithms of scales, shape (parameters,)."""
         return np.isin(np.arange(self.start.size), self.scales)
 
     @property
     def of_location(self) -> NDArray[np.bool_]:
-        """Which parameters the location of rows depends on, shape (parameters,)."""
+        """The parameters on which the location of rows depends, shape (parameters,)."""
         return self.kinked if self.kinked.any() else ~self.is_scale
 
     @property
     def with_own_scores(self) -> NDArray[np.intp]:
-        """Which scales and shapes have scores of their own at the centre.
+        """The scales and shapes with scores of their own at the centre.
 
-        Where there are few; not the scale that is found apart, and not degrees of freedom, of which one step tells
-        little.
+        They have them if they are few; except for a scale that is estimated separately, and for degrees of freedom,
+        which one step hardly determines.
         """
         few = self.scales.size <= settings.MOST_OWN_SCORES and not (self.location_apart or self.simulated)
         return self.bisected if few else self.bisected[:0]
 
     @property
     def bisected(self) -> NDArray[np.intp]:
-        """Which parameters binary searches are made for.
+        """The parameters with binary searches.
 
-        Not degrees of freedom: far from the location, and where they are large, scores say little of them.
+        Degrees of freedom have none: far from the location, and where they are large, scores hardly depend on them.
         """
         return np.setdiff1d(self.scales, self.degrees_of_freedom)[: settings.MOST_BISECTED]
 
     def in_coordinates(self, to_parameters: FloatArray) -> "Regression":
-        """Return what is public of the model, in coordinates of which parameters are `to_parameters` times these."""
+        """Return the structure in coordinates whose parameters are `to_parameters` times the coordinates."""
         gathered = (to_parameters - np.eye(len(to_parameters))).T
         start, known = np.linalg.solve(to_parameters, self.start), self.known | gathered.any(axis=1)
         return replace(self, start=start, known=known, gathered=gathered)
@@ -189,34 +189,36 @@ class Regression(Structure):
 class Found:
     """The result of a search."""
 
-    #: With the clip bounds of the releases there.
+    #: The centre, with the clip bounds of the releases at it.
     centre: ExpansionPoint
-    #: Turns a preconditioned score there back into a score.
+    #: The inverse transpose of the preconditioner: it maps a preconditioned score to a score.
     back: FloatArray
-    #: The curvature there and the likelihood, by all releases.
+    #: The curvature at the centre and the likelihood, from all releases.
     curvature: KnownCurvature
     belief: Belief
-    #: The length that clipping takes off scores there, and the noise of that figure, if it was released.
+    #: The norm that clipping removes from scores at the centre, and the noise of that figure, if released.
     lost: tuple[float, float] | None
-    #: What the quadratic expansion misses of the log-likelihood, and the noise of that figure, if the search knows.
+    #: The remainder of the quadratic expansion of the log-likelihood, and its noise, if the search determines it.
     missed: tuple[float, float] | None = None
-    #: What the belief's curvature is more than that at the centre: it grows along the way to the belief's mean.
-    foreseen: FloatArray | None = None
+    #: The belief's curvature less that at the centre: it grows along the step to the belief's mean.
+    extra_curvature: FloatArray | None = None
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
-    """Return what a search releases, at a share of the run's cost. The sizes at the centre are among it."""
+    """Return the releases of a search, histograms at the centre included, at a share of the run's cost."""
     size = regression.start.size
     entries = size * (size + 1) // 2
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     broken = int(regression.kinked.any())
-    # At every point how large curvatures are and what clipping leaves of them; and where each step may end.
+    # At every point the norms of curvatures, whole and clipped; and those at the end of each step.
     level, rise = int(regression.finds_level), int(regression.seeks_rise)
     known = int(regression.responses_are_known)
-    told = (2 + known) * rise + 2 * known * (level - rise)  # what rows tell at the level, and slopes
-    growth = 3 * (steps + 2) * int(regression.follows_growth) + told
-    of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
-    along_axis = size if regression.scale_of_censored.any() else 1  # of bent coordinates an axis is a direction
+    growth = 3 * (steps + 2) * int(regression.follows_growth)
+    growth += (2 + known) * rise + 2 * known * (level - rise)  # rows' information at the level, and slopes
+    of_bisections = min(
+        regression.scales.size, settings.MOST_BISECTED
+    )  # including the unused share of degrees of freedom
+    along_axis = size if regression.scale_of_censored.any() else 1  # an axis of nonlinear coordinates is a direction
     usual = broken or regression.rows_are_discrete
     parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
     parts = settings.PARTS_OF_LOCATION if scales else parts
@@ -252,7 +254,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
 
 
 def in_proportion(asked: Sequence[tuple[str, int, float, int]], share: float) -> list[ReleaseRequest]:
-    """Return requests of kinds with counts, parts of the search's cost and coordinates, at a share of the cost."""
+    """Return requests from kinds, counts, parts of the search's cost and coordinates, at a share of the cost."""
     together = sum(part for _, _, part, _ in asked)
     return [
         ReleaseRequest(kind, count, share * part / together, coordinates, once=True)
@@ -262,18 +264,18 @@ def in_proportion(asked: Sequence[tuple[str, int, float, int]], share: float) ->
 
 
 class Search:
-    """The way to the centre, and what is released there.
+    """The search for the centre, and its releases.
 
-    The clip bounds at the centre are the user's, or the best ones. With `releases_loss` the length that clipping takes
-    off scores at the centre is released.
+    The clip bounds at the centre are the user's, or the best ones. With `releases_loss` the norm that clipping removes
+    from scores at the centre is released.
     """
 
     third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
-    #: Whether the curvature is another one at another point; and whether a unit's log-likelihood has one.
+    #: Whether the curvature depends on the point; and whether a unit's log-likelihood has one.
     drifts, smooth = True, True
-    #: What is asked for a score: with the mean of what clipping takes off, where the model knows that.
+    #: The query of a score: with the mean of its clipped part added back, where the model determines it.
     score: type[CentredScore | PreconditionedScore] = CentredScore
-    #: How many of the latest scores a step goes by; None for all.
+    #: The number of latest scores that a step uses; None for all.
     latest: int | None = None
 
     def __init__(
@@ -287,56 +289,56 @@ class Search:
     ) -> None:
         self._chain, self._regression, self._releases_loss = chain, regression, releases_loss
         self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
-        #: Those of the search, if they are other ones than the parameters.
+        #: The coordinates of the search, if not the parameters.
         self.coordinates: Coordinates | None = None
-        self._sizes: dict[str, Histogram] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._scores: list[KnownScore] = []
-        #: How many scores were released before the last curvature, and where that was.
+        #: The number of scores released before the last curvature, and the point of that.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
-        #: Logarithms: how large curvatures are, by that at the start; and which part of traces the norms of units'
-        #: curvatures are. The part of the slope of scores that clipping leaves.
-        self._level, self._usual, self._slope_kept = 0.0, -np.inf, 1.0
-        #: A frame, and the logarithm of the mean size of units' curvatures along it.
-        self._size: tuple[Frame, float]
+        #: Logarithms: of the curvature relative to that at the start; and of the ratio of the norms of units'
+        #: curvatures to their traces. The part of the slope of scores that clipping leaves.
+        self._level, self._log_norm_ratio, self._slope_kept = 0.0, -np.inf, 1.0
+        #: A frame, and the logarithm of the mean norm of units' curvatures along it.
+        self._curvature_size: tuple[Frame, float]
         self._tail: Tail  # of the norms of the last score
-        #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
-        self._room, self._held = 1.0, False
-        #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
+        #: The factor of the trust region for units of several rows, and whether it shortened the last step.
+        self._trust_growth, self._shortened = 1.0, False
+        #: The weight of each axis of a frame in norms: smaller if scores have long tails, so that few norms are large.
         self._weights = np.ones(regression.known.size)
-        #: On how few units scores of a parameter are: their mean fourth power over the square of that of squares.
+        #: The concentration of a parameter's scores on few units: their kurtosis about zero.
         self._rareness = np.ones(regression.known.size)
-        #: Which parameters scores and curvatures are taken of.
+        #: The parameters of scores and curvatures.
         self.places = regression.known.copy()
         if regression.location_apart:
             self.places[regression.followed] = False
-        #: The prior's information where the last step has led to, given the scales of hierarchies; and whether it makes
-        #: axes shorter: after a step, by a hierarchy.
+        #: The prior's information at the end of the last step, given the scales of hierarchies; and whether it shortens
+        #: axes: after a step, for a hierarchy.
         self._of_prior, self._shortens_axes = self._prior_information(regression.start), False
         structure = chain.structure
-        #: Which entries curvatures can have by the model's graph.
+        #: The entries of curvatures that the model's graph allows.
         self.structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         self._groupings = groupings_of(self.structure, self.places)
         self._has_members = any(each.size > 1 for each in self._groupings)
         expected = chain.knows_responses
-        #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
-        #: model says that a shape is smaller: scores of its logarithm have one sign.
+        #: Scores of log scales have long tails of one sign: outliers of continuous responses increase a scale, and
+        #: overdispersed counts decrease a shape.
         self._one_sided = regression.is_scale
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
-        self.reach_of_noise = _largest_of_noise(self.structure[np.ix_(self.places, self.places)])
-        self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
-        #: Whether released curvatures have no negative eigenvalue but by noise.
+        self.noise_eigenvalue = _noise_eigenvalue(self.structure[np.ix_(self.places, self.places)])
+        self._curvature_kind = "expected_curvature" if expected else "curvature"
+        #: Whether released curvatures have no negative eigenvalue except by noise.
         self.nonnegative = expected
-        #: Floors of eigenvalues by stage, and of several curvatures together, as a part of the largest of noise alone.
+        #: Floors of eigenvalues by stage, and of pooled curvatures, relative to the largest of noise alone.
         self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
         self.floor_together = self._floors[-1]
-        #: The part of the length that clipping takes off scores that adds to the bias of their sum.
+        #: The part of the norm that clipping removes that adds to the bias of the sum of scores.
         self.bias_of_loss = settings.BIAS_OF_CENTRED if regression.centred else settings.BIAS_OF_CLIPPED
 
     def run(self) -> Found:
-        """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
+        """Search, and expand at the end of the search. Nothing is raised except numerical failures."""
         theta = self._bisected(self._begun(), first=True)
         regression = self._regression
-        if regression.scale_of_censored.any():  # from here on points are in units of the scale of censored rows
+        if regression.scale_of_censored.any():  # further points are in units of the scale of censored rows
             location = regression.in_predictor & self.places
             self.coordinates = InUnitsOfScale(theta, location, regression.scale_of_censored)
             self._chain = AccessInCoordinates(self._chain, self.coordinates)
@@ -362,23 +364,23 @@ class Search:
             if step < regression.middle_curvatures:
                 bisected = self._bisected(theta, first=False)
                 theta, curvature = self._followed(theta, bisected, curvature, "middle_curvature")
-            arrives = step + 1 >= settings.STEPS_BEFORE_LATE and (self._chain.knows_responses or not self._held)
+            arrives = step + 1 >= settings.STEPS_BEFORE_LATE and (self._chain.knows_responses or not self._shortened)
             if waits and (arrives or step + 1 == steps):
                 waits = False
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
         return self._expanded(theta, curvature)
 
     def _begun(self) -> FloatArray:
-        """Return where the way begins."""
+        """Return the start of the search."""
         return self._regression.start
 
     def _bisected_late(self, theta: FloatArray) -> FloatArray:
-        """Return where a binary search leads to, and what it hardly moves where it was."""
+        """Return the end of a binary search; small moves are ignored."""
         bisected = self._bisected(theta, first=False)
         return np.where(np.abs(bisected - theta) > settings.LEAST_MOVE_OF_BISECTION, bisected, theta)
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
-        """Release curvature and score at the centre; return what all scores say."""
+        """Release curvature and score at the centre; return the result of the search."""
         curvature = self._at_size(theta, curvature)
         frame, since = self._frame(curvature), self._curvature_theta
         best, bias = self._score_bound(theta, frame, "score")
@@ -386,7 +388,7 @@ class Search:
         of_curvature = self._curvature_bound(theta, frame, "curvature", bound)
         point = ExpansionPoint(theta, frame.preconditioner, bound, self._clip_curvature or of_curvature)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
-        if self.nonnegative:  # it is that of clipped scores
+        if self.nonnegative:  # of clipped scores
             late = late.divided_by(self._kept(point))
         together = self._together(late, curvature)
         # Norms are about the same in the new frame, and so is the best bound.
@@ -403,16 +405,16 @@ class Search:
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         together, missed = self._checked(together, point, frame)
-        # Whoever draws may have a wider prior, and scales of hierarchies vary.
+        # The published likelihood may be used with a wider prior, and scales of hierarchies vary.
         part = settings.PART_OF_PRIOR
         belief, at_centre = self._belief(together, of_prior=part), together.matrix
         if self._regression.follows_growth:
-            end = belief.mean if can_stand_at(self._chain.prior, belief.mean) else point.theta
+            end = belief.mean if finite_prior_at(self._chain.prior, belief.mean) else point.theta
             together = together.divided_by(times_newton(self._growth(end)))  # its mean over the way
             belief = self._belief(together, of_prior=part)
         if self.drifts:
-            bent = bending(curvature, late, since - theta, self._chain.n_units)
-            belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
+            bent = curvature_drift(curvature, late, since - theta, self._chain.n_units)
+            belief = with_drift(belief, self._scores[-1].theta, bent, self._chain.n_units)
         if self._regression.with_own_scores.size:
             noise = float(np.mean(together.noise_along(self._frame(together))))
             belief = self._with_own_scores(belief, theta, noise)
@@ -421,34 +423,34 @@ class Search:
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
     ) -> tuple[KnownCurvature, tuple[float, float] | None]:
-        """Return the curvature at the centre, and what the expansion misses: here nothing says more."""
+        """Return the curvature at the centre and the error of the expansion: here no release corrects either."""
         return curvature, None
 
     def _bias_by_loss(self, bound: float, before: float, loss: Release) -> float:
-        """Return the bias of a score, once it is known what clipping takes off; so are those of earlier scores.
+        """Return the bias of a score, given the released loss of norm by clipping; rescale the bias of earlier scores.
 
-        What is taken off beyond what the histogram shows is by outliers that hide in its noise.
+        A loss beyond the histogram's is attributed to outliers hidden in its noise.
         """
         part = self._bias_of_length
         bias = part * self._lost_length(bound, loss, before / part)
         if not self._regression.expects_outliers:
-            # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
+            # If no mean is added back, the bias may point in one direction: histograms overestimate it already.
             bias = min(bias, before)
         else:
             most = self._chain.n_units  # no unit loses more than one bound
             excess = float(np.clip(loss.value[0], -most, most)) - self._tail.capped_loss(bound)
-            self._tail.add_outliers(bound, believed(excess, loss.noise_std))
+            self._tail.add_outliers(bound, above_noise(excess, loss.noise_std))
             bias = max(bias, part * self._tail.lost_length(bound))
-        if bias > before > 0.0:  # by the same tails
+        if bias > before > 0.0:  # the tails are the same
             self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
         return bias
 
     def _with_room_for_outliers(
         self, point: ExpansionPoint, frame: Frame, bias: float
     ) -> tuple[ExpansionPoint, float, float]:
-        """Return the point with a larger clip bound, where the tail asks for one, and the bias of the score by that.
+        """Return the point with a larger clip bound, if the tail requires one, and the bias of the score with it.
 
-        And which part of the lost length is lost then. The noise of a score is limited: an error of many standard
+        And the ratio of the lost norm to that before. The noise of a score is limited: an error of many standard
         deviations would be no better than the bias.
         """
         before, noise = point.clip_gradient, 2.0 * self._chain.multiplier("score")  # of a bound of 1, along one axis
@@ -460,10 +462,10 @@ class Search:
         return replace(point, clip_gradient=representable(bound)), left * bias, left
 
     def _lost_length(self, bound: float, loss: Release, expected: float) -> float:
-        """Return how much length clipping takes off scores: root mean square, given a released loss.
+        """Return the root mean square of the norm that clipping removes from scores, given a released loss.
 
-        Before that, it is positive, and its root mean square is what a histogram says (`expected`). Released is at most
-        one bound of a unit; a histogram tells how much more there is.
+        The prior of the loss is a half-normal distribution with the histogram's root mean square (`expected`). The
+        released loss counts at most one bound for each unit; the histogram gives the ratio of the whole loss to it.
         """
         beyond = bound * self._tail.lost_beyond(bound)
         prior, noise = np.float64(max(expected / beyond, np.finfo(float).tiny)), loss.noise_std  # squares: infinite
@@ -477,13 +479,13 @@ class Search:
         return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
-        """Return all scores, as one quadratic log-likelihood would have them."""
+        """Return all scores, transformed to one quadratic log-likelihood."""
         if not self._regression.follows_growth:
             return self._scores
         return on_one_parabola(self._scores, curvature.matrix, self.places)
 
     def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
-        """Return how many times as small the scale is at another point, for parameters of the location; else 1."""
+        """Return the ratio of the scales at two points, for parameters of the location; 1 for others."""
         factor, moves = np.ones(before.size), (before - after)[self._regression.followed]
         if moves.size:
             farthest = float(moves[np.argmax(np.abs(moves))])
@@ -491,16 +493,16 @@ class Search:
         return factor
 
     def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature at the scale of a point: of the location in proportion to its inverse square."""
+        """Return the curvature at the scale of a point: that of the location is proportional to its inverse square."""
         factor, frame = self._smaller(before, theta), curvature.frame
         frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
 
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False, of_prior: float = 1.0) -> Belief:
-        """Return what all scores say; a part of the prior's information says where their way may end."""
+        """Return the likelihood that all scores imply, with errors under a part (`of_prior`) of the prior."""
         frame = self._frame(curvature)
         noise = curvature.noise_along(frame)
-        if self.drifts:  # on the way it is off by more than noise, and not by axis
+        if self.drifts:  # its error between points exceeds noise, equally for all axes
             noise = np.full_like(noise, noise.mean())
         scores = self._comparable_scores(curvature)
         return belief_of(
@@ -521,16 +523,16 @@ class Search:
     def _followed(
         self, theta: FloatArray, bisected: FloatArray, curvature: KnownCurvature, kind: str
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Release the curvature where binary searches end, along axes that follow the scale."""
+        """Release the curvature at the end of binary searches, along axes rescaled with the scale."""
         moves = (bisected - theta)[self._regression.followed]
         if kind == "middle_curvature" or np.any(np.abs(moves) > settings.SETTLED):
-            self._sizes = {}
+            self._histograms = {}
         return bisected, self._curvature(bisected, self._frame(self._at_scale_of(bisected, theta, curvature)), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 
     def _bisected(self, theta: FloatArray, *, first: bool) -> FloatArray:
-        """Return the parameters with logarithms of scales where their scores, each cut, add up to nothing."""
+        """Return the parameters with logarithms of scales at the zeros of their clipped scores."""
         reach = settings.FIRST_REACH if first else settings.LATER_REACH
         halvings = settings.FIRST_BISECTIONS if first else settings.LATER_BISECTIONS
         for place in self._regression.bisected:
@@ -540,23 +542,23 @@ class Search:
         return theta
 
     def _rises(self, theta: FloatArray, place: int, value: float, *, by_prior: bool) -> float:
-        """Return 1 if the log-posterior rises along a parameter where it has a value, else -1."""
+        """Return 1 if the log-posterior increases in a parameter at a value, else -1."""
         at = theta.copy()
         at[place] = value
         made = self._chain.release(self._score_along(at, place, settings.CLIP_OF_BISECTION, "bounded_score"))
         return self._sign(made, float(self._chain.prior.gradient(at)[place]), by_prior=by_prior)
 
     def _score_along(self, theta: FloatArray, place: int, bound: float, kind: str) -> Query:
-        """Return a query of the score by one coordinate: where these are bent, by a direction of the parameters."""
+        """Return a query of the score by one coordinate: in nonlinear coordinates, by a direction of the parameters."""
         if self._regression.simulated or not self._regression.scale_of_censored.any():
             return BoundedScore(theta, place, bound, kind=kind)
         return PreconditionedScore(ExpansionPoint(theta, along_first_axis(np.eye(theta.size)[place]), bound), kind)
 
     def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
-        """Return 1 if a released sum and the slope of the prior are positive together, else -1.
+        """Return 1 if the sum of a released score and the prior's slope is positive, else -1.
 
-        Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have told where a parameter
-        is, a prior must not lead away from there.
+        Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have estimated a parameter,
+        a prior must not move it away.
         """
         total = float(made.value[0])
         if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
@@ -569,18 +571,18 @@ class Search:
     # Directions ---------------------------------------------------------------------------------------------------
 
     def _comparable(self, theta: FloatArray) -> Frame:
-        """Return a frame in which scores have entries of about the same size, by a histogram for each parameter."""
+        """Return a frame in which the entries of scores have equal mean squares, by a histogram for each parameter."""
         n_units = self._chain.n_units
         made = sum_over_units(self._chain, CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES), 1.0)
         known, scales = self._regression.known, np.ones(theta.size)
         counts = made.value.reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
-        # Every unit is of some member: a histogram of norms shows them.
+        # Every unit belongs to a member: histograms of norms show them.
         self._rareness[known] = np.where(members[known], 1.0, fourth)
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
         means = np.flatnonzero(self._regression.gathered.any(axis=1))
-        if means.size:  # a row has one member
+        if means.size:  # a row has one member: squares add up
             scales[means] = np.sqrt(self._regression.gathered[means] ** 2 @ scales**2)
             self._weights[means] = self._rareness[means] = 1.0
         n_members, n_others = int(members.sum()), int((known & ~members).sum())
@@ -590,26 +592,26 @@ class Search:
         return Frame(np.diag(self._weights / scales), np.diag(scales / self._weights))
 
     def _curvature(self, theta: FloatArray, frame: Frame, kind: str) -> KnownCurvature:
-        """Release the curvature; without terms between logarithms of scales and others, which far away are large."""
+        """Release the curvature, without entries between log scales and others, which are large far from the mode."""
         bound = self._curvature_bound(theta, frame, kind)
         point = ExpansionPoint(theta, frame.preconditioner, np.inf, bound)
         return self._curvature_at(point, frame, kind, between_scales=False)
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
-        """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        query = QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, kind)
+        """Release the expected curvature if the model determines the possible responses, else the observed one."""
+        query = QUERIES_OF_CURVATURE[self._curvature_kind](point, kind)
         made = sum_over_units(self._chain, query, point.clip_curvature)
         self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
         raw = unpacked(made.value, self.places.size)
-        there = self.structure
+        possible = self.structure
         if not between_scales:
             of_scales = self._regression.is_scale
-            there = there & (of_scales[:, None] == of_scales[None, :])
-        raw = np.where(along_axes(there, frame), raw, 0.0)
+            possible = possible & (of_scales[:, None] == of_scales[None, :])
+        raw = np.where(along_axes(possible, frame), raw, 0.0)
         raw = between_groupings(raw, made.noise_std, frame, self.structure, self._groupings)
-        floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
+        floor = made.noise_std * self.noise_eigenvalue * self._floors[_STAGES.index(made.kind)]
         weights = np.where(self._regression.is_scale, settings.SCALE_IN_NORM, 1.0)
-        return lifted(
+        return floored(
             raw,
             made.noise_std,
             frame,
@@ -621,19 +623,19 @@ class Search:
         )
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
-        """Return what two curvatures say."""
-        floor, there = self.reach_of_noise * self.floor_together, along_axes(self.structure, late.frame)
-        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
+        """Return two curvatures, pooled by their precisions."""
+        floor, possible = self.noise_eigenvalue * self.floor_together, along_axes(self.structure, late.frame)
+        return pooled(late, early, possible, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
-        """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
+        """Return the clip bound of a curvature: that of clipped scores, for an expected curvature."""
         size, mean = int(self.places.sum()), self._mean_square
-        histogram = self._norms(theta, frame, self._sizes_of_curvature, mean, of_score)
-        middle = histogram.quantile(0.5, self._chain.n_units)
-        if middle > settings.WRONG_FRAME * mean:
-            mean = middle
-        factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
-        noise = factor * self._chain.multiplier(kind) * self.reach_of_noise
+        histogram = self._norms(theta, frame, self._curvature_kind, mean, of_score)
+        median = histogram.quantile(0.5, self._chain.n_units)
+        if median > settings.WRONG_FRAME * mean:
+            mean = median
+        factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such matrices have nonnegative inner products
+        noise = factor * self._chain.multiplier(kind) * self.noise_eigenvalue
         if kind == "early_curvature" and not self._regression.location_apart:
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
@@ -646,14 +648,14 @@ class Search:
 
     @property
     def _mean_square(self) -> float:
-        """What the mean over units of the squared norm of scores is by the frame, or less."""
+        """The mean over units of the squared norm of scores by the frame, an upper limit."""
         return float(np.sum(self._weights[self.places] ** 2))
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature, corrected along the last step by what the scores at both ends clearly say.
+        """Return the curvature, corrected along the last step if the scores at both ends clearly contradict it.
 
-        With less than half the true curvature, steps overshoot to and fro and never end; with much more than the true
-        one they are short.
+        With less than half the true curvature, steps overshoot and do not converge; with much more than the true one
+        they are short.
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature
@@ -670,33 +672,33 @@ class Search:
         return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
 
     def _trusted(self, step: int, curvature: KnownCurvature) -> float:
-        """Return how far the next step may go: farther where the curvature was right for the last one.
+        """Return the radius of the trust region: larger if the curvature predicted the last step.
 
-        A unit of many rows tells much, so that a step of a given length is a short one to each row. How many rows a
-        unit has is protected, and what scores say of the last step is released already.
+        A unit of many rows has much information, so that a step of a given length is short for each row. The number of
+        rows in a unit is protected, but the scores along the last step are released.
         """
         if len(self._scores) > 1 and not self._regression.one_row_a_unit:
             found, noise, *_ = last_step(self._scores, curvature, self.places)
             if abs(found - 1.0) + noise < settings.CLEAR_STEP:
-                self._room *= settings.GROWTH_OF_TRUST
-        return self._room * self._trusted_by_rows(step)
+                self._trust_growth *= settings.GROWTH_OF_TRUST
+        return self._trust_growth * self._trusted_by_rows(step)
 
     def _trusted_by_rows(self, step: int) -> float:
-        """Return how far a step may go where every row is a unit."""
+        """Return the radius of the trust region if every row is a unit."""
         if step == self._regression.steps:
             return settings.TRUST_LAST
         far = step < 2 and self._regression.responses_are_known
         return settings.TRUST_FAR if far else settings.TRUST_NEAR
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
-        """Return the frame in which the curvature of a unit is, on average, the squared weights; scales come last.
+        """Return the frame in which a unit's mean curvature is the squared weights; scales come last.
 
-        Where a hierarchical prior tells more of a parameter than the units do, its axis is shorter: of all lengths
-        these have the smallest product of squared error, in posterior standard deviations, and mean squared norm.
+        Where a hierarchical prior has more information on a parameter than the units, its axis is shorter: such lengths
+        minimise the product of squared error, in posterior standard deviations, and mean squared norm.
         """
         known = np.flatnonzero(self.places)
         of_scales = np.isin(known, self._regression.scales)
-        # Members of hierarchies come first: the factor then is zero where the curvature is.
+        # Members of hierarchies come first: the Cholesky factor then has the zeros of the curvature.
         order = known[np.lexsort((self.structure[np.ix_(known, known)].sum(axis=1), of_scales))]
         block = np.ix_(order, order)
         per_unit = curvature.matrix[block] / self._chain.n_units
@@ -710,7 +712,7 @@ class Search:
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
-        weight = self._weights[order]  # each axis is about that of one parameter, less what the ones before it explain
+        weight = self._weights[order]  # an axis is about that of one parameter, less its projection on the axes before
         preconditioner, back = (np.diag(np.where(self._regression.known, 0.0, 1.0)) for _ in range(2))
         preconditioner[np.ix_(order, order)] = np.linalg.inv(factor).T * weight
         back[np.ix_(order, order)] = factor / weight
@@ -719,12 +721,12 @@ class Search:
     # Scores -------------------------------------------------------------------------------------------------------
 
     def _score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
-        """Release a score with the clip bound that a histogram of norms says is best."""
+        """Release a score with the best clip bound by a histogram of norms."""
         bound, bias = self._score_bound(theta, frame, kind)
         return self._score_at(ExpansionPoint(theta, frame.preconditioner, bound), frame, bias, kind)
 
     def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
-        """Return the best clip bound of a score, and the bias that it is expected to have."""
+        """Return the best clip bound of a score, and its expected bias."""
         size = self._directions(frame)
         histogram = self._norms(theta, frame, "score", float(np.sqrt(self._mean_square)))
         tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
@@ -734,16 +736,16 @@ class Search:
         bound, bias = tail.best_bound(self._bias_of_length, noise, hidden=hidden)
         bound = representable(bound)
         if self._regression.follows_growth:
-            kept = self._log_size(theta, frame, bound) - self._size[1]
-            known = np.isfinite(kept)  # not where noise hides sizes
+            kept = self._log_size(theta, frame, bound) - self._curvature_size[1]
+            known = np.isfinite(kept)  # false where noise hides norms
             self._slope_kept = float(np.clip(np.exp(kept), settings.LEAST_SLOPE_KEPT, 1.0)) if known else 1.0
         return bound, bias
 
     def _lost_by_rare(self, histogram: Histogram, room: float, power: int, bound: float) -> float:
-        """Return how much longer than a bound scores are of units that alone tell of some parameter, summed over these.
+        """Return the norm beyond a bound of units that alone have information on a parameter, summed over these.
 
-        Or their curvatures, with the second power. They are too few for a histogram of norms to show, but not for
-        that of each parameter's own scores. If one unit of r tells of it, its score is as long as the root of r.
+        Or that of their curvatures, with `power` 2. Histograms of norms hide such units, those of the parameter's own
+        scores do not. If one unit of r has information on it, the norm of its score is the root of r.
         """
         n_units, rareness, weights = self._chain.n_units, self._rareness[self.places], self._weights[self.places]
         longer = np.clip((room * weights * np.sqrt(rareness)) ** power - bound, 0.0, None)
@@ -752,7 +754,7 @@ class Search:
 
     @property
     def _bias_of_length(self) -> float:
-        """What part of the length that clipping takes off scores adds to the bias: in many directions it is spread."""
+        """The part of a lost norm that adds to the bias: it is shared among many directions."""
         squares = self._weights[self.places] ** 2
         directions = float(np.sum(squares)) ** 2 / float(np.sum(squares**2))
         spread = settings.BIAS_OF_GROUPS if self._has_members else settings.BIAS_OF_DIRECTIONS
@@ -760,13 +762,13 @@ class Search:
 
     @property
     def reported_bias(self) -> float:
-        """What part of the lost length is reported as a bias; where slopes are corrected, as much as V allows for."""
+        """The part of a lost norm that is reported as a bias; with corrected slopes, that in V."""
         if self._corrects_slopes:
             return settings.BIAS_LEFT * self._bias_of_length
         return settings.REPORTED_BIAS if self.bias_of_loss < 1.0 else 1.0
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
-        """Release a score; return it on the scale of the parameters."""
+        """Release a score; return it in the parameters."""
         made = sum_over_units(self._chain, self.score(point, kind), point.clip_gradient)
         value = made.value + self._taken_off(point)
         kept = self._kept(point)
@@ -776,42 +778,42 @@ class Search:
         return KnownScore(made.where[0], gradient, noise, left * bias / kept, self._level)
 
     def _taken_off(self, point: ExpansionPoint) -> FloatArray:
-        """Return what is added to a clipped score: here each unit adds its own."""
+        """Return the mean to add back to a clipped score: zero here, as each unit adds its own."""
         return np.zeros(point.theta.size)
 
     def _with_own_scores(self, belief: Belief, theta: FloatArray, curvature_noise: float) -> Belief:
-        """Release scores of scales and shapes, each by itself, where all scores lead to; return what they say besides.
+        """Release scores of single scales and shapes at the mean of the likelihood; return the updated likelihood.
 
-        They have long tails, all of one sign. A norm that is clipped loses them to that side, by as much as could be
-        lost of all parameters. Noise of one number is small enough for a bound that few units are beyond.
+        They have long tails of one sign. Clipping of the norm would bias them by the loss of all parameters together.
+        The noise of one number permits a bound that few units exceed.
         """
         n_units, centre = self._chain.n_units, theta
-        # By how much of itself a scale's information may be off, if it is what the frame says.
+        # The relative error of a scale's information, if it is that of the frame.
         doubt = curvature_noise / (settings.SCALE_IN_NORM**2 * n_units)
         for place in self._regression.with_own_scores:
-            self._sizes, before = {}, centre
+            self._histograms, before = {}, centre
             for _ in range(settings.OWN_SCORES):
-                theta = self._led_to(belief, theta, settings.TRUST_LAST)
+                theta = self._moved_to_mean(belief, theta, settings.TRUST_LAST)
                 along = belief.information[place]
                 unit = float(np.sqrt(along[place] / n_units))
                 bound, bias = self._bound_of_own_score(theta, place, unit)
                 made = sum_over_units(self._chain, self._score_along(theta, int(place), bound, "scale_score"), bound)
-                # At other parameters that are off, rows vary more: a scale is found larger, by half their deviance.
+                # Errors of other parameters increase residuals: a scale is overestimated by half their deviance.
                 bias = float(np.hypot(bias, 0.5 * belief.squared_noise))
-                # Noise of the curvature over the distance to the maximum.
+                # The noise of the curvature over the distance to the maximum is added.
                 squared = float(np.sum(belief.information * (belief.noise + belief.bias))) / n_units
                 noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
                 error = float(made.value[0]) - float(along @ (belief.mean - theta))
-                overshot = regrown(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
+                overshot = after_overshoot(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
                 if overshot is None:
-                    belief = informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+                    belief = updated(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
                 else:
                     belief = overshot
                 before = theta
         return belief
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
-        """Return the clip bound of the score of one parameter, and the bias that is expected of it."""
+        """Return the clip bound of the score of one parameter, and its expected bias."""
         histogram = self._sizes_along(theta, place, unit, "scale_sizes")
         tail = Tail(histogram, self._chain.n_units, mean=settings.MEAN_SQUARE_OF_OWN_SCORE)
         bound, _ = tail.best_bound(1.0, 2.0 * self._chain.multiplier("scale_score"))
@@ -821,19 +823,19 @@ class Search:
 
     @property
     def _corrects_slopes(self) -> bool:
-        """Whether scores are told as if clipping had left their slopes: where members of hierarchies are clipped.
+        """Whether scores are divided by the remaining part of their slopes: for clipped members of hierarchies.
 
-        What clipping takes off a score is mostly in proportion to the distance to the maximum. A hierarchy would take
-        that for members that are alike. Others lose little by it: the distance ends as steps do.
+        Clipping reduces a score about in proportion to the distance to the maximum, which a hierarchy would take for a
+        small variance of members. Others lose little: the distance vanishes as steps converge.
         """
         return self._has_members and self._regression.one_row_a_unit
 
     def _kept(self, point: ExpansionPoint) -> float:
-        """Return what clipping leaves of the slope of scores.
+        """Return the part of the slope of scores that clipping leaves.
 
-        It is known from sizes of curvatures; else, for members of hierarchies, by the histogram of norms. At a maximum
-        under the model it is the mean over units of the product of clipped and whole score, in proportion to that of
-        squares. Where log-likelihoods are smooth in the response, scores that are clipped do not change.
+        Histograms of curvatures give it; else, for members of hierarchies, the histogram of norms does. At a maximum of
+        a correct model it is the mean over units of the product of clipped and whole score, over that of squares. If
+        log-likelihoods are smooth in the response, clipped scores are constant.
         """
         if self._regression.follows_growth:
             return self._slope_kept
@@ -845,7 +847,7 @@ class Search:
         return max(kept, settings.LEAST_KEPT)
 
     def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
-        """Release a histogram of the sizes of one entry of scores, over `unit`."""
+        """Release a histogram of the absolute values of one entry of scores, over `unit`."""
         axis = np.zeros((theta.size, theta.size))
         axis[place, place] = 1.0 / unit
         return self._norms(theta, Frame(axis, axis), "score", 1.0, kind=kind)
@@ -853,11 +855,11 @@ class Search:
     def _norms(
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""
     ) -> Histogram:
-        """Release a histogram of norms; pooled with the last one."""
+        """Release a histogram of norms; return its mean with the last one."""
         histogram = self._histogram(theta, frame, of, typical, clip_gradient, kind)
         of_what = f"{of} of {self._directions(frame)}"
-        self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
-        return self._sizes[of_what]
+        self._histograms[of_what] = histogram.with_earlier(self._histograms.get(of_what), settings.TRUST_IN_EARLIER)
+        return self._histograms[of_what]
 
     def _histogram(
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""
@@ -872,42 +874,42 @@ class Search:
         return Histogram(counts, made.noise_std, smallest)
 
     def _directions(self, frame: Frame) -> int:
-        """Return how many directions a frame has."""
+        """Return the number of directions of a frame."""
         return int(np.any(frame.preconditioner[:, self._regression.known] != 0.0, axis=0).sum())
 
     # Steps --------------------------------------------------------------------------------------------------------
 
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
-        """Return about the posterior mean as scores tell it; not farther away than the curvature is trusted.
+        """Return about the posterior mean given the scores, or the end of a step within the trust region.
 
-        What the curvature may be off counts in proportion to the distance: were it part of the doubt, a
-        hierarchy would hold every step back, and the distance would stay.
+        The error of the curvature is proportional to the distance: with it in the likelihood's variance, a hierarchy
+        would shrink every step, and the distance would remain.
         """
         try:
-            belief = self._belief(self._bent(curvature), noise_alone=True)
+            belief = self._belief(self._along_coordinates(curvature), noise_alone=True)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
-        return self._led_to(belief, theta, trust)
+        return self._moved_to_mean(belief, theta, trust)
 
-    def _bent(self, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature along coordinates: where these are bent, scores that are not zero have a part in it.
+    def _along_coordinates(self, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature by nonlinear coordinates, to which the score adds the map's second derivatives.
 
-        The last score is noisy: what it takes off is limited.
+        The last score is noisy: its contribution is limited.
         """
         if self.coordinates is None:
             return curvature
         last = self._scores[-1]
         of_parameters = np.linalg.solve(self.coordinates.slopes(last.theta).T, last.gradient)
-        matrix = curvature.matrix - self.coordinates.bent(last.theta, of_parameters)
+        matrix = curvature.matrix - self.coordinates.second_order(last.theta, of_parameters)
         block = np.ix_(self.places, self.places)
-        matrix[block] = positive_definite(matrix[block], floor=settings.LEAST_OF_BENT)
+        matrix[block] = positive_definite(matrix[block], floor=settings.LEAST_ALONG_COORDINATES)
         return replace(curvature, matrix=matrix)
 
     def _at_location(self, theta: FloatArray, curvature: KnownCurvature) -> FloatArray:
-        """Return where the location of rows is by the latest score, if their scales stay: no step is too long.
+        """Return the maximum over the location of rows by the latest score, at fixed scales: no step is too long.
 
-        Whatever the scales, the log-likelihood of normal rows is a parabola in their location, and that of Student t
-        rows about one. Far from there all scales seem to be large, and all numbers of a row to be correlated.
+        The log-likelihood of normal rows is quadratic in their location for any scales, and that of Student t rows
+        nearly. Far from the maximum all scales and correlations of a row's numbers would be overestimated.
         """
         known, score = self._regression.location, self._scores[-1]
         block, mean, noise = np.ix_(known, known), theta.copy(), np.zeros_like(curvature.matrix)
@@ -927,7 +929,7 @@ class Search:
     def _stepped_with_growth(
         self, theta: FloatArray, curvature: KnownCurvature, trust: float
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Return where a step leads to if the curvature goes on to grow as along Newton's, and the curvature there."""
+        """Return the end of a step with exponential growth of the curvature, and the curvature at it."""
         try:
             belief = self._belief(curvature, noise_alone=True)
             step = self._whole_step(belief, theta)
@@ -938,7 +940,7 @@ class Search:
         growth, part = self._growth(end), self._part_of(step, end - theta)
         if not (growth and part > 0.0):
             return end, curvature
-        # Only as far as Newton's step is no noise.
+        # The correction is reduced by the noise of Newton's step.
         squared = max(float(step @ belief.information @ step), np.finfo(float).tiny)
         clear = max(0.0, 1.0 - settings.CLEAR_GROWTH * belief.squared_noise / squared)
         longer = 1.0 + clear * (times_newton(growth / part) - 1.0)
@@ -946,45 +948,45 @@ class Search:
         return end, self._grown(curvature, growth * self._part_of(step, end - theta) / part)
 
     def _part_of(self, step: FloatArray, taken: FloatArray) -> float:
-        """Return which part of a step was taken, by its longest entry: products could be too large."""
+        """Return the ratio of a step to the whole one, by its longest entry: products could overflow."""
         longest = int(np.argmax(np.where(self.places, np.abs(step), 0.0)))
         return float(taken[longest] / step[longest]) if step[longest] != 0.0 else 0.0
 
     def _growth(self, theta: FloatArray) -> float:
-        """Return by how much the curvature is larger at another point, as a logarithm; 0 where noise hides it."""
-        frame, here = self._size
+        """Return the difference of the log curvature to another point; 0 where noise hides it."""
+        frame, here = self._curvature_size
         growth = self._log_size(theta, frame) - here
         return growth if np.isfinite(growth) else 0.0
 
     def _grown(self, curvature: KnownCurvature, growth: float) -> KnownCurvature:
-        """Return the curvature where it is another one by a growth."""
+        """Return the curvature after a growth, a difference of logarithms."""
         self._level += growth
         return curvature.divided_by(float(np.exp(-growth)))
 
     def _at_size(self, theta: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature, as large as units' expected curvatures at a point are."""
+        """Return the curvature, rescaled to the mean norm of units' expected curvatures at a point."""
         if not self._regression.follows_growth:
             return curvature
         frame = self._frame(curvature)
-        size = self._log_size(theta, frame)
+        log_norm = self._log_size(theta, frame)
         along = float(np.trace(frame.preconditioner.T @ curvature.matrix @ frame.preconditioner))
-        away = size - float(np.log(along / self._chain.n_units))
-        if self._first_after_curvature == len(self._scores) and np.isfinite(away):
-            # Noise makes a released curvature too large: the least of it tells how much norms are below traces.
-            self._usual = min(max(self._usual, away), 0.0)
-        growth = away - self._usual if np.isfinite(away - self._usual) else 0.0
+        ratio = log_norm - float(np.log(along / self._chain.n_units))
+        if self._first_after_curvature == len(self._scores) and np.isfinite(ratio):
+            # Noise makes a released curvature too large: the largest log ratio of norms to traces is used.
+            self._log_norm_ratio = min(max(self._log_norm_ratio, ratio), 0.0)
+        growth = ratio - self._log_norm_ratio if np.isfinite(ratio - self._log_norm_ratio) else 0.0
         curvature = self._grown(curvature, growth)
-        self._size = self._frame(curvature), size - growth
+        self._curvature_size = self._frame(curvature), log_norm - growth
         return curvature
 
     def _log_size(self, theta: FloatArray, frame: Frame, clip_gradient: float = np.inf) -> float:
-        """Return the logarithm of the mean size of units' expected curvatures, not finite where noise hides it."""
-        of = self._sizes_of_curvature
+        """Return the logarithm of the mean norm of units' expected curvatures, not finite where noise hides it."""
+        of = self._curvature_kind
         histogram = self._histogram(theta, frame, of, self._mean_square, clip_gradient, "growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
-    def _led_to(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
-        """Return about the posterior mean by a likelihood, or as far on the way there as the trust region reaches."""
+    def _moved_to_mean(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
+        """Return about the posterior mean given a likelihood, or the end of a step within the trust region."""
         try:
             step = self._whole_step(belief, theta)
         except NUMERICAL_FAILURES:
@@ -992,7 +994,7 @@ class Search:
         return self._end_of(step, belief, theta, trust)
 
     def _whole_step(self, belief: Belief, theta: FloatArray) -> FloatArray:
-        """Return the step to about the posterior mean by a likelihood."""
+        """Return the step to about the posterior mean given a likelihood."""
         step = most_likely(self._chain.prior, belief, theta, ~self._regression.known) - theta
         degrees = self._regression.degrees_of_freedom
         step[degrees] = reciprocal_step(step[degrees])
@@ -1001,14 +1003,14 @@ class Search:
         return step
 
     def _end_of(self, step: FloatArray, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
-        """Return where a step ends, or as far on the way there as the trust region reaches."""
+        """Return the end of a step, shortened to the trust region."""
         prior = self._chain.prior
         length = float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
-        self._held = shorter < 1.0
+        self._shortened = shorter < 1.0
         step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
-        end = next((end for end in ends if can_stand_at(prior, end)), None)
+        end = next((end for end in ends if finite_prior_at(prior, end)), None)
         if end is None:
             return theta
         self._of_prior = self._prior_information(end)
@@ -1016,7 +1018,7 @@ class Search:
         return end
 
     def _prior_information(self, theta: FloatArray) -> FloatArray:
-        """Return the prior's information on what scores are taken of, given all others; zero where it has none."""
+        """Return the prior's information on the scores' parameters, given all others; zero where not finite."""
         with contextlib.suppress(*NUMERICAL_FAILURES):
             curvature = prior_curvature(self._chain.prior, theta, np.flatnonzero(self.places))
             if np.isfinite(curvature).all():
@@ -1025,7 +1027,7 @@ class Search:
 
 
 def sum_over_units(chain: ChainAccess, query: Query, bound: float) -> Release:
-    """Release a sum, to which no unit adds more than a bound: it is no larger than all of them together."""
+    """Release a sum, truncated at the number of units times the bound of one."""
     made, most = chain.release(query), bound * chain.n_units
     return replace(made, value=np.clip(made.value, -most, most))
 
@@ -1033,10 +1035,10 @@ def sum_over_units(chain: ChainAccess, query: Query, bound: float) -> Release:
 def last_step(
     scores: Sequence[KnownScore], curvature: KnownCurvature, places: NDArray[np.bool_]
 ) -> tuple[float, float, FloatArray, float]:
-    """Return how much the score fell along the last step, in proportion to what the curvature says, and its noise.
+    """Return the relative decrease of the score along the last step, by the curvature's prediction, and its noise.
 
-    And the curvature times the step, and along it. The curvature is that at the end of the step, along which it has
-    grown as the levels of the scores say.
+    And the curvature times the step, and the quadratic form. The curvature is that at the end of the step, along which
+    it grew as the levels of the scores indicate.
     """
     before, after = scores[-2:]
     step = np.where(places, after.theta - before.theta, 0.0)
@@ -1049,7 +1051,7 @@ def last_step(
 
 
 def halved(rises: Callable[[float], float], centre: float, reach: float, halvings: int) -> float:
-    """Return where a binary search ends; `rises` returns 1 or -1: to which side it goes on."""
+    """Return the end of a binary search; `rises` returns 1 or -1, the direction of the next step."""
     for _ in range(halvings):
         reach /= 2.0
         centre += reach * rises(centre)
@@ -1057,37 +1059,37 @@ def halved(rises: Callable[[float], float], centre: float, reach: float, halving
 
 
 def reciprocal_step(step: FloatArray) -> FloatArray:
-    """Return a Newton step of the logarithm of x as one of 1/x, in which a log-likelihood is nearer to a parabola.
+    """Return a Newton step of the logarithm of x as one of 1/x, in which a log-likelihood is nearer to a quadratic.
 
-    Of large degrees of freedom it is: it falls off exponentially in their logarithm, and each of Newton's steps adds
-    no more than half to that. In 1/x the step is -d / (1 - d) times 1/x. No step more than doubles x.
+    For large degrees of freedom it is: the log-likelihood decays exponentially in their logarithm, where each Newton
+    step adds at most half. In 1/x the step is -d / (1 - d) times 1/x. No step more than doubles x.
     """
     most = np.minimum(step, 1.0 / 3.0)
     return np.log((1.0 - most) / (1.0 - 2.0 * most))
 
 
-def _largest_of_noise(there: NDArray[np.bool_]) -> float:
-    """Return about the largest eigenvalue of a noisy matrix with these entries: √(2d) of one with all."""
-    rng, size = np.random.default_rng(0), len(there)
+def _noise_eigenvalue(possible: NDArray[np.bool_]) -> float:
+    """Return about the largest eigenvalue of a noise matrix with these entries: √(2d) for a full one."""
+    rng, size = np.random.default_rng(0), len(possible)
     draws = (unpacked(rng.standard_normal(size * (size + 1) // 2), size) for _ in range(4))
-    return float(np.mean([np.linalg.norm(np.where(there, draw, 0.0), ord=2) for draw in draws]))
+    return float(np.mean([np.linalg.norm(np.where(possible, draw, 0.0), ord=2) for draw in draws]))
 
 
-def along_axes(there: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
-    """Return which entries a matrix can have along the axes of a frame, by which it can have at all."""
-    sizes = np.abs(frame.preconditioner)
-    touched = (sizes > _ROUNDING * sizes.max(axis=0, keepdims=True)).astype(np.float64)
-    return touched.T @ there @ touched > 0.0
+def along_axes(possible: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
+    """Return the entries that a matrix can have along the axes of a frame, given those that it can have."""
+    magnitudes = np.abs(frame.preconditioner)
+    touched = (magnitudes > _ROUNDING * magnitudes.max(axis=0, keepdims=True)).astype(np.float64)
+    return touched.T @ possible @ touched > 0.0
 
 
 def _sizes_of_entries(
     counts: FloatArray, noise_std: float, n_units: int, members: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return for every parameter the root mean square of units' scores, and the mean fourth power in units of it.
+    """Return the root mean square of units' scores for every parameter, and their kurtosis about zero.
 
-    From noisy counts by octave. Counts below the noise are left out; what they could hide is added. A parameter whose
-    scores are all hidden by noise gets the size of the others' for as many units as noise could hide. Of `members` of
-    groups all counts together tell what that of one could hide, and tails are the same.
+    The counts are by octave. Counts within noise are omitted, and an allowance for what they could hide is added. A
+    parameter whose scores are all hidden gets the magnitude of the others' for as many units as noise could hide. For
+    `members` of groups the summed counts limit what noise hides of one, and tails are equal.
     """
     octaves = _LOWEST_OCTAVE + np.arange(_OCTAVES)
     counts = counts.copy()
@@ -1096,10 +1098,10 @@ def _sizes_of_entries(
     from_largest = np.arange(_OCTAVES) - largest[:, None]
     seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, settings.CLEAR_COUNT_FAR_AWAY) * noise_std
     big = np.where(counts > seen, counts, 0.0)
-    visible = counts.max(axis=1) > 4.5 * noise_std  # the largest of many counts of noise alone is not far below that
+    visible = counts.max(axis=1) > 4.5 * noise_std  # about the largest of many counts of noise alone
     top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
     typical = float(np.median(top)) if top else 0.0
-    # Three neighbouring octaves together show what each of them may not.
+    # The sum of three neighbouring octaves may exceed noise where none of them does.
     near = np.where((np.abs(octaves - typical) <= _NEAR_TYPICAL) & (octaves > octaves[1]), counts, -np.inf)
     triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
     could_hide = 4.5 * np.sqrt(3.0) * noise_std
@@ -1110,13 +1112,13 @@ def _sizes_of_entries(
         visible[row] = True
     squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
-    unseen = np.minimum(unseen, settings.MOST_UNSEEN * squares)  # of few units it would be nearly all
+    unseen = np.minimum(unseen, settings.MOST_UNSEEN * squares)  # for few units it would dominate
     hidden = 4.0**typical * min(could_hide / n_units, 1.0)
     found: FloatArray = np.sqrt(np.where(visible, squares + unseen, hidden))
     clear = np.where(counts > np.maximum(seen, 3.5 * noise_std), counts, 0.0)
     relative = 4.0 ** (from_largest.astype(np.float64))
     second, fourth = ((clear * relative**power).sum(axis=1) / n_units for power in (1, 2))
-    rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides levels of fewer units
+    rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides fewer units
     tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
     tails = np.clip(tails, 1.0, rarest)
     if members.any():

@@ -1,4 +1,4 @@
-"""What a noisy histogram of norms says of their tail, and the clip bound that trades bias against noise."""
+"""The tail of a noisy histogram of norms, and the clip bound that minimises squared bias plus variance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,28 +8,29 @@ import numpy as np
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
 
-#: Half octaves of a histogram of norms, around the norm that a typical unit would have.
+#: Half octaves of a histogram of norms, relative to the norm of a typical unit.
 LOWEST_HALF_OCTAVE, BINS = -12, 41
-#: Where most norms are, a bin counts that has as many standard deviations of its noise.
+#: A bin is used if its count exceeds this many standard deviations of its noise.
 _CLEAR_BIN = 4.0
-#: The tail begins where this part of the units lies below.
+#: The tail begins at this quantile.
 _BELOW_TAIL = 0.8
-#: Tails that are fitted: the part of units at least x half octaves above the beginning is a N exp(-s x - c x²).
+#: Fitted tails: the number of units at least x half octaves above the beginning is a N exp(-s x - c x²).
 _TAIL_BINS = 17
 _STEEPNESS = np.linspace(0.3, 6.0, 24)[:, None, None]
 _CONCAVITY = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])[None, :, None]
 _MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
-#: Norms of outliers are beyond x in proportion to x to minus this power.
+#: Norms of outliers follow a power law: P(norm > x) is proportional to x to minus this power.
 _POWER_OF_OUTLIERS = 1.75
-#: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
+#: Norms are no exact sample of a smooth tail: the relative standard deviation of a bin beyond noise.
 _ROUGHNESS = 0.1
-#: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
+#: A bin that differs from the fit by more standard deviations keeps its own count: rare groups make modes in the tail.
 _BUMP = np.where(np.arange(_TAIL_BINS) <= 3, 2.5, np.where(np.arange(_TAIL_BINS) <= 7, 4.0, 5.0))
 _QUADRATURE = (np.arange(8) + 0.5) / 8
-#: Frames make the mean of norms, or of their squares, a known number where the model is right and the way has ended: a
-#: tail that alone has this many times as much is one standard deviation off.
+#: Frames determine the mean of norms, or of their squares, for a correct model near the mode: a tail whose own
+#: contribution exceeds it by this factor is one standard deviation off.
 _LARGER_BY = 2.0
-#: Of 2, 3, 4 and more, on three laws of lengths and 2,400 to 20,000 units, 3 was right to within .08, and more was not.
+#: Truncation of norms in `squares_kept`, in clip bounds. Of 2, 3, 4 and more, on three distributions of norms and 2,400
+#: to 20,000 units, 3 had an error below .08, and larger ones did not.
 _MOST_BOUNDS = 3.0
 
 
@@ -49,7 +50,7 @@ class Histogram:
     smallest: float
 
     def with_earlier(self, earlier: "Histogram | None", trust: float) -> "Histogram":
-        """Return the mean with the histogram of an earlier stage, whose precision counts the part `trust`."""
+        """Return the weighted mean with an earlier histogram, whose precision is multiplied by `trust`."""
         if earlier is None or earlier.counts.shape != self.counts.shape:
             return self
         own, others = self.noise_std**-2, trust * earlier.noise_std**-2
@@ -58,11 +59,11 @@ class Histogram:
 
     @property
     def _seen(self) -> FloatArray:
-        """The counts of bins that noise does not hide, else zero."""
+        """The counts that exceed noise, zero in other bins."""
         return np.where(self.counts > _CLEAR_BIN * self.noise_std, self.counts, 0.0)
 
     def log_mean(self, n_units: int) -> float:
-        """Return the logarithm of the mean norm, infinite where noise hides half of the units."""
+        """Return the logarithm of the mean norm, infinite where bins above noise hold less than half of the units."""
         seen = self._seen
         if seen.sum() < 0.5 * n_units:
             return np.inf
@@ -70,9 +71,10 @@ class Histogram:
         return float(np.log(seen @ middles / seen.sum()))
 
     def quantile(self, part: float, n_units: int) -> float:
-        """Return an upper edge below which about this part of the units lies.
+        """Return an upper bin edge, about the quantile `part` of the norms.
 
-        Of those in clear bins, if they are most: the sum of noise of many empty bins is more than a small part of them.
+        It uses bins above noise if they hold most units: the summed noise of many empty bins would exceed a small part
+        of them.
         """
         seen = self._seen
         counts, total = (seen, seen.sum()) if seen.sum() > 0.5 * n_units else (self.counts, n_units)
@@ -82,29 +84,29 @@ class Histogram:
 
 
 class Tail:
-    """The tail of a histogram: an average over smooth tails by their likelihood, and clear bumps as they were counted.
+    """The tail of a histogram: the posterior mean over smooth tails, with the counts of bins that clearly differ.
 
-    `mean` is the mean over units of the norms to `power` by the frame: 1 for curvatures, 2 for scores. Noise makes
-    tails that are too long for it.
+    `mean` is the mean over units of the norms to `power` in the frame: 1 for curvatures, 2 for scores. It excludes
+    tails that noise makes too long.
     """
 
     def __init__(self, histogram: Histogram, n_units: int, *, mean: float | None = None, power: int = 2) -> None:
         counts, noise = histogram.counts, histogram.noise_std
         above = np.cumsum(counts) > _BELOW_TAIL * n_units
         last = len(counts) - _TAIL_BINS
-        begin = min(int(np.argmax(above)), last) if above.any() else last
-        counts = counts[begin : begin + _TAIL_BINS]
+        start = min(int(np.argmax(above)), last) if above.any() else last
+        counts = counts[start : start + _TAIL_BINS]
         expected = n_units * _TAILS
         variance = noise**2 + expected + (_ROUGHNESS * expected) ** 2
-        # A bump costs a fit no more than three standard deviations.
+        # The penalty of one bin is limited to three standard deviations.
         misfit = np.minimum((counts - expected) ** 2 / variance, 9.0) + np.log(variance)
-        begins_at = histogram.smallest * 2.0 ** (begin / 2)
-        unlikely = misfit.sum(axis=2)
+        begins_at = histogram.smallest * 2.0 ** (start / 2)
+        penalty = misfit.sum(axis=2)
         if mean is not None:
             middles = begins_at * 2.0 ** ((np.arange(_TAIL_BINS) + 0.5) / 2)
             larger = np.log2(_TAILS @ middles**power / mean) / np.log2(_LARGER_BY)
-            unlikely = unlikely + np.maximum(larger, 0.0) ** 2
-        weights = np.exp(-0.5 * (unlikely - unlikely.min()))
+            penalty = penalty + np.maximum(larger, 0.0) ** 2
+        weights = np.exp(-0.5 * (penalty - penalty.min()))
         weights /= weights.sum()
         fit = np.einsum("ij,ijk->k", weights, expected)
         spread = np.maximum(np.einsum("ij,ijk->k", weights, expected**2) - fit**2, 0.0)
@@ -113,12 +115,12 @@ class Tail:
         self._std = np.sqrt(np.where(bump, noise**2, spread))
         self._probabilities, self._bump = weights, bump
         self._begin, self._n_units = begins_at, n_units
-        below = np.maximum(histogram.counts[:begin], 0.0)
-        self._squares_below = float(below @ (histogram.smallest**2 * 2.0 ** (np.arange(begin) + 0.5)))
+        below = np.maximum(histogram.counts[:start], 0.0)
+        self._squares_below = float(below @ (histogram.smallest**2 * 2.0 ** (np.arange(start) + 0.5)))
 
     @property
     def _lengths(self) -> FloatArray:
-        """Lengths in each bin, shape (bins, points)."""
+        """Norms at quadrature points of each bin, shape (bins, points)."""
         lengths: FloatArray = self._begin * 2.0 ** ((np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0)
         return lengths
 
@@ -126,13 +128,13 @@ class Tail:
         return np.clip(self._lengths - bound, 0.0, at_most).mean(axis=1)
 
     def units_kept(self, bound: float) -> float:
-        """Return the part of the units that are no longer than `bound`."""
+        """Return the part of the units whose norm is at most `bound`."""
         return 1.0 - float(self._counts @ (self._lengths > bound).mean(axis=1)) / self._n_units
 
     def squares_kept(self, bound: float) -> float:
-        """Return the sum over units of length times clipped length, as a part of the sum of squared lengths.
+        """Return the sum over units of norm times clipped norm, as a part of the sum of squared norms.
 
-        Noise makes tails that are too long, and their squares are most of the sum: lengths count up to three bounds.
+        Noise makes tails too long, and their squares are most of the sum: norms are truncated at three bounds.
         """
         lengths = np.minimum(self._lengths, _MOST_BOUNDS * bound)
         lost = float(self._counts @ (lengths * np.clip(lengths - bound, 0.0, None)).mean(axis=1))
@@ -140,13 +142,13 @@ class Tail:
         return 1.0 - lost / max(all_units, np.finfo(float).tiny)
 
     def capped_loss(self, bound: float) -> float:
-        """Return how many bounds units lose, summed over units, each at most one."""
+        """Return the norm that clipping removes, summed over units, in bounds and at most one for each unit."""
         return float(self._counts @ self._lost(bound, at_most=bound)) / bound
 
     def add_outliers(self, bound: float, capped_loss: float) -> None:
-        """Add units beyond `bound`, by a power law, that lose so many bounds there, each of them at most one.
+        """Add units beyond `bound`, by a power law whose `capped_loss` there is the given one.
 
-        Too few for a noisy histogram to show, they may be most of what is lost.
+        Outliers too few for a noisy histogram may cause most of the norm that clipping removes.
         """
         power = 1.0 - _POWER_OF_OUTLIERS
         edges = self._begin * 2.0 ** (np.arange(_TAIL_BINS + 1) / 2)
@@ -156,21 +158,21 @@ class Tail:
         self._counts = self._counts - n_outliers * np.diff(beyond)
 
     def lost_beyond(self, bound: float) -> float:
-        """Return how many times as long what units lose is as if no unit lost more than `bound`."""
+        """Return the ratio of the lost norm to that with a limit of one `bound` for each unit."""
         capped = float(self._counts @ self._lost(bound, at_most=bound))
         return float(self._counts @ self._lost(bound)) / capped if capped > 0.0 else 1.0
 
     def lost_length(self, bound: float, expected: float = 0.0) -> float:
-        """Return how much longer than `bound` units are, summed over units, with room for what is not known of it.
+        """Return the root mean square of the norm beyond `bound`, summed over units, given the uncertainty of the tail.
 
-        Less what is `expected` and corrected.
+        The `expected` loss, which is corrected elsewhere, is subtracted first.
         """
         lost = self._lost(bound)
         total = float(self._counts @ lost) - expected
         return float(np.sqrt(total**2 + np.sum((self._std * lost) ** 2)))
 
     def hidden_length(self, bound: float) -> float:
-        """Return the standard deviation of the lost length over the tails that it is an average of."""
+        """Return the standard deviation of the lost norm over the fitted tails."""
         lost = self._n_units * (_TAILS @ np.where(self._bump, 0.0, self._lost(bound)))
         mean = np.sum(self._probabilities * lost)
         return float(np.sqrt(np.sum(self._probabilities * (lost - mean) ** 2)))
@@ -182,11 +184,11 @@ class Tail:
         expected: Callable[[float], float] = lambda bound: 0.0,
         hidden: Callable[[float], float] = lambda bound: 0.0,
     ) -> tuple[float, float]:
-        """Return the bound with the least squared error, and the bias that it is expected to have.
+        """Return the bound with the smallest mean squared error, and its expected bias.
 
-        A lost length adds `bias_of_length` times itself to the bias of the sum: 1 if all of it points to one side.
-        `noise_of_bound` is the root of the summed variances of the noise that a bound of 1 needs. `expected` is the
-        lost length that is expected at a bound, and corrected; `hidden` is lost at least, whatever the histogram shows.
+        A lost norm adds `bias_of_length` times itself to the bias of the sum: 1 if all of it has one direction.
+        `noise_of_bound` is the root of the summed noise variances at a bound of 1. `expected` gives the expected loss
+        at a bound, which is corrected; `hidden` a lower limit of the loss, whatever the histogram shows.
         """
         bounds = self._begin * 2.0 ** np.arange(0.0, 8.0, 0.125)
         lost = [max(self.lost_length(bound, expected(float(bound))), hidden(float(bound))) for bound in bounds]
@@ -195,7 +197,7 @@ class Tail:
         return float(bounds[best]), float(biases[best])
 
 
-def believed(outliers: float, noise_std: float) -> float:
-    """Return what is believed of outliers by a noisy figure: nearly all beyond its noise, within it next to nothing."""
+def above_noise(outliers: float, noise_std: float) -> float:
+    """Return a noisy number of outliers, shrunk smoothly to zero where it is within its noise."""
     beyond = float(np.clip(outliers / max(settings.CLEAR_OUTLIERS * noise_std, np.finfo(float).tiny), 0.0, 1e3)) ** 4
     return outliers * (beyond / (1.0 + beyond))
