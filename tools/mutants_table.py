@@ -1815,7 +1815,7 @@ MUTANTS = (
            "embedded((from_parameters.T @ belief.information @ from_parameters)[block], known)",
            ("steps/test_coordinates.py::test_what_is_found_is_a_likelihood_of_the_parameters",)),
     Mutant("censored rows are searched for in their parameters", "posterior", "steps/prelude/search.py",
-           "if regression.scale_of_censored.any():  # further", "if regression.scale_of_censored.all():  # from here",
+           "if regression.scale_of_censored.any():  # further", "if regression.scale_of_censored.all():  # further",
            ("steps/test_coordinates.py::test_rare_events_are_found_by_their_hazards",)),
     Mutant("bent coordinates have the curvature of straight ones", "posterior", "steps/prelude/search.py",
            "matrix = curvature.matrix - self.coordinates.second_order(last.theta, of_parameters)", "matrix = curvature.matrix",

@@ -151,7 +151,7 @@ def test_how_much_members_vary_does_not_hold_them_back():
 def test_along_an_intercept_of_the_model_nothing_is_released_but_the_level(knows_responses, hidden):
     search = search_of(X, [True] * 3, rise=[1.0, 0.0, 0.0], level=5.0, knows_responses=knows_responses)
     if hidden:  # how much rows tell
-        search._log_mean_size = lambda *_: np.inf
+        search._log_mean_norm = lambda *_: np.inf
     begun = search._begun()
     np.testing.assert_allclose(begun, [5.0, 0.0, 0.0], atol=0.15)
     bounds = {query.point.clip_gradient for query in search._chain.asked if query.kind == "level"}
@@ -209,7 +209,8 @@ def test_where_noise_hides_the_direction_the_way_begins_where_the_model_says():
 def test_nothing_is_asked_along_no_direction():
     """Where noise hides how large scores are along it."""
     search = search_of(X, [True] * 3, level=5.0, knows_responses=False)
-    search._log_size_along = lambda *_: np.inf
+    mean_norm = search._log_mean_norm
+    search._log_mean_norm = lambda theta, of, *axes: np.inf if of == "score" else mean_norm(theta, of, *axes)
     np.testing.assert_array_equal(search._begun(), np.zeros(3))
     assert {"rise"} == {"rise", "level"} & {query.kind for query in search._chain.asked}
 

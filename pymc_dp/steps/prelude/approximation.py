@@ -61,8 +61,8 @@ class Approximation(Expansion):
     axes: FloatArray
     #: The largest remainder of a unit's log-ratio over the `cubic_growth` of the move; NaN if unknown.
     remainder: float = np.nan
-    #: The largest remainder of a unit's gradient along `axes` over the `square_growth`; or the clip bound of that
-    #: gradient itself; NaN for none.
+    #: The largest remainder of a unit's gradient along `axes` over the `square_growth`; or its clip bound; NaN for
+    #: none.
     clip_gradient: float = np.nan
     #: The smallest clip bound of a log-ratio: with it the noise is already negligible.
     least_bound: float = np.nan

@@ -85,8 +85,7 @@ class Belief:
     bias: FloatArray
     #: Which parameters the likelihood depends on, shape (parameters,).
     known: NDArray[np.bool_]
-    #: The part of the trace of `noise` H that the noise of the curvature adds, over the displacement from the last
-    #: score to `mean`.
+    #: The part of the trace of `noise` H due to noise of the curvature, over the step from the last score to `mean`.
     curvature_share: float = 0.0
 
     @classmethod
@@ -132,8 +131,7 @@ class Belief:
     def given(self, uncertainty: FloatArray, prior: FloatArray) -> FloatArray:
         """Return the covariance of the posterior mean's error, given the covariance `uncertainty` of that of `mean`.
 
-        `prior` is as in `squared_noise_given`. The result is zero for parameters on which the likelihood does not
-        depend.
+        `prior` is as in `squared_noise_given`. The result is zero for parameters without likelihood.
         """
         block = np.ix_(self.known, self.known)
         kept = np.linalg.solve(self.precision[block] + prior[block], self.precision[block])
@@ -192,8 +190,7 @@ def belief_of(
 
     Third-order terms and the noise of the curvature are evaluated over the displacement to the posterior mean, since
     without information the maximum may be arbitrarily far away. `prior` is the information of a normal prior and its
-    gradient at the last score, shape (parameters, parameters) and (parameters,); without it, the displacement to the
-    maximum is used.
+    gradient at the last score, shape (parameters, parameters) and (parameters,); without it, the maximum is used.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -232,8 +229,7 @@ def belief_of(
         estimate, of_estimate = _under_prior(score_together, of_score, along, _averaged(weights, errors), *under_prior)
     maximum, of_maximum = inverse @ score_together, inverse @ of_score @ inverse
     # All scores share the noise of the curvature, and about the same bias. Row k of `offsets` is the weighted
-    # displacement from the points of the scores to `estimate`, by the weights of entry k of the score on the same
-    # entry; all others are left out.
+    # displacement from the points of the scores to `estimate`, by the weights of entry k of the score on itself alone.
     offsets = estimate - np.transpose([np.diag(weight) for weight in weights]) @ np.array(places)
     by_chance = float(np.sum(along * of_estimate)) / np.maximum(
         np.sum(offsets @ along * offsets, axis=1), np.finfo(float).tiny
@@ -273,8 +269,7 @@ def _known_along(information: FloatArray, noises: Sequence[FloatArray]) -> Float
 
 def _averaged(weights: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> FloatArray:
     """Return the covariance of a weighted sum of independent terms."""
-    terms = [weight @ each @ weight.T for weight, each in zip(weights, covariances, strict=True)]
-    return np.asarray(np.sum(terms, axis=0))
+    return np.sum([weight @ each @ weight.T for weight, each in zip(weights, covariances, strict=True)], axis=0)
 
 
 def _under_prior(
@@ -313,8 +308,8 @@ def with_drift(belief: Belief, last: FloatArray, drift: float, n_units: int) -> 
     """Return a likelihood with a larger variance of its mean, for the curvature changes after the `last` score.
 
     `drift` is the relative change of the curvature over a distance of 1, in the metric of one unit's information. On
-    average over the displacement the curvature is off by half the change, and so is the displacement, but by no more
-    than its own length.
+    average over the displacement the curvature is off by half the change, and so is the displacement, at most by its
+    length.
     """
     displacement = np.where(belief.known, belief.mean - last, 0.0)
     part = min(1.0, 0.5 * drift * float(np.sqrt(displacement @ belief.information @ displacement / n_units)))

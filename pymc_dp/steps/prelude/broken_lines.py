@@ -74,9 +74,9 @@ class SearchAlongBrokenLines(Search):
         weight = settings.VARIANCE_OF_RATIO / (settings.VARIANCE_OF_RATIO + noise**2)
         ratio = max(1.0 + weight * (fallen - 1.0), settings.LEAST_OF_CURVATURE)
         factor = np.where(kinked, np.sqrt(ratio), 1.0)
-        # A quadratic has no change of the score in other directions. The norm of a random matrix is that of the change
-        # times the root of the number of directions, and its quadratic form has over draws a standard deviation of the
-        # norm over √2.
+        # A quadratic has no change of the score in other directions. A random matrix has the norm of that change times
+        # the root of the number of directions, and its quadratic form over draws the standard deviation of its norm
+        # over √2.
         turned = np.where(kinked, frame.preconditioner.T, 0.0) / (settings.WAY_OFF * n_units)
         of_noise = sum(float(np.sum((turned @ score.noise) ** 2)) for score in (here, there))
         squared = float(np.sum((turned @ (here.gradient - there.gradient - fallen * along)) ** 2))

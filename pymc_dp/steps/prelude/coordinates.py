@@ -2,8 +2,7 @@
 
 *Members of a hierarchy* relative to the mean of their prior. The prior N(mu, tau²) has a mean with parameters of its
 own, on which the likelihood does not depend; with a covariate that is far from zero, all members move together. Here
-the mean is subtracted from the members and is a parameter of the likelihood: the information of all rows on it is one
-entry of each release.
+the mean is subtracted from the members and is a parameter of the likelihood: all rows add to one entry.
 
 *The location of censored rows* in units of their scale. If few rows have an event, location and scale are far beyond
 the rows, and the hazard, which depends on their ratio, is well determined. In the ratio the log-likelihood of a normal

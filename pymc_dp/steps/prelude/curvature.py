@@ -156,8 +156,8 @@ def pooled(
 def curvature_drift(early: KnownCurvature, late: KnownCurvature, step: FloatArray, n_units: int) -> float:
     """Return the relative change of the curvature over a distance of 1, from one release to another.
 
-    It is taken along the `step` between the points, in the metric of one unit's information, less the part that noise
-    explains.
+    It is taken along the `step` between the points, in the metric of one unit's information, less an allowance for
+    noise.
     """
     step = np.where(late.places, step, 0.0)
     of_early, of_late = (float(step @ known.matrix @ step) for known in (early, late))

@@ -15,8 +15,8 @@ from pymc_dp.steps.access import LogDensity
 class Quadratic:
     """The exact prior times a normal likelihood with the released score and positive definite curvature.
 
-    The density is zero where ``sqrt(u · curvature u)`` exceeds `radius`: beyond it the noise of the curvature could
-    make the target improper.
+    The density is zero where ``sqrt(u · curvature u)`` exceeds `radius`: noise could make the target improper beyond
+    it.
     """
 
     def __init__(

@@ -83,8 +83,7 @@ def doubtful_widths(
     The privacy variance of the likelihood's maximum does not depend on the curvature. The sampling variance is the
     inverse curvature: where noise reaches `largest_noise`, the largest eigenvalue of noise alone, it may be larger. The
     factor is near 1 where the privacy variance is most, or the prior is more informative. It is infinite where matrices
-    are not finite: nothing is raised after a release. It is NaN for parameters that are not `to_parameters` times those
-    with a curvature.
+    are not finite: nothing is raised after a release. It is NaN for parameters without a curvature, by `to_parameters`.
     """
     block, axes = np.ix_(curvature.places, curvature.places), to_parameters[:, curvature.places]
     affected = np.any(axes != 0.0, axis=1)
@@ -113,8 +112,8 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
 
     The prior variance is that at likely values of the hierarchies' scales. Noise shared by the members of one grouping,
     which have no row in common, moves their mean and not their spread. With an intercept in the model, rows hardly
-    determine this mean, and its noise would dominate: the prior's information on the mean and on other parameters is
-    therefore used first.
+    determine this mean, and its noise would dominate: the prior's information on it and on others is therefore used
+    first.
     """
     if structure is None or belief.known.all() or not (members := members_of(structure, belief.known)).any():
         return np.nan
@@ -133,8 +132,7 @@ def figures_of_check(missed: FloatArray, noise_std: float) -> dict[str, float]:
     """Return the standard deviation, beyond noise, of the errors `missed` at draws, and the noise of that figure.
 
     It bounds the displacement of the mean along one direction, in standard deviations of the draws. Divided by the root
-    of the number of parameters it would hide one parameter with a large error, such as the scale of a non-centred
-    hierarchy.
+    of the number of parameters it would hide one parameter with a large error, such as a hierarchy's scale.
     """
     squared = max(float(np.var(missed, ddof=1)) - noise_std**2, 0.0)
     of_square = noise_std * np.sqrt((2.0 * noise_std**2 + 4.0 * squared) / (missed.size - 1))

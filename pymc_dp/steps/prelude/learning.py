@@ -215,7 +215,7 @@ class Learning:
     @property
     def share_in_chains(self) -> float:
         """The part of the run's cost for the releases of chains."""
-        return self.shares.tests * (1.0 - self._share_of_diagnostics)
+        return self.shares.tests * (1.0 - sum(each.share for each in self._diagnostics()))
 
     def requests(self) -> list[ReleaseRequest]:
         """Return the releases before the chains: search, score and curvature at the centre, and diagnostics."""
@@ -224,12 +224,9 @@ class Learning:
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
         entries = self.size * (self.size + 1) // 2
         requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
-        rest = 1.0 - self._share_of_diagnostics
-        return [*(replace(each, share=each.share * rest) for each in requests), *self._diagnostics()]
-
-    @property
-    def _share_of_diagnostics(self) -> float:
-        return sum(each.share for each in self._diagnostics())
+        diagnostics = self._diagnostics()
+        rest = 1.0 - sum(each.share for each in diagnostics)
+        return [*(replace(each, share=each.share * rest) for each in requests), *diagnostics]
 
     def _diagnostics(self) -> list[ReleaseRequest]:
         """Return the requests for the number of units, the loss by clipping, and the remainder of the expansion."""

@@ -4,8 +4,7 @@ Counts may be far from a model's start: for a rate of 30 the score at a rate of 
 row, and Newton's first step as far too long. The trust region then shortens each step, the more informative a row is.
 One direction covers most of the distance: that in which all linear predictors rise equally. An intercept is one, or the
 levels of all groups, by the model's graph. A column of ones among covariates is another, which a sum over the rows
-without their responses reveals. A binary search along it uses the sign of a clipped score at each point, and no
-curvature.
+without their responses reveals. A binary search along it uses signs of clipped scores, and no curvature.
 
 Afterwards the trust region of a step of counts is measured in predictors, not in log-likelihoods: over a given step the
 curvature of a Poisson or binomial distribution changes by a factor, however informative a row is.
@@ -53,7 +52,7 @@ class SearchFromLevel(Search):
     def _begun(self) -> FloatArray:
         """Return a start at which the score along the direction of rising predictors is about zero."""
         theta = self._levelled(self._regression.start)
-        information = self._log_mean_size(theta, "least_information") if self._chain.knows_responses else np.inf
+        information = self._log_mean_norm(theta, "least_information") if self._chain.knows_responses else np.inf
         self._log_information = information if np.isfinite(information) else -np.inf
         self._histograms = {}
         return theta
@@ -63,16 +62,16 @@ class SearchFromLevel(Search):
         root = float(np.exp(0.5 * min(self._log_information + self._level, settings.MOST_LOG_INFORMATION)))
         return super()._trusted_by_rows(step) * max(1.0, settings.TRUST_OF_PREDICTORS * root)
 
-    def _log_mean_size(self, theta: FloatArray, of: str) -> float:
-        """Return the log mean of rows' information on predictors, or of their slopes; infinite if noise hides it."""
-        moved = np.diag(self._moved.astype(np.float64))
-        histogram = self._histogram(theta, Frame(moved, moved), of, settings.TYPICAL_OF_ROW, kind="growth_sizes")
+    def _log_mean_norm(self, theta: FloatArray, of: str, axes: FloatArray | None = None) -> float:
+        """Return the log mean norm of rows' information, slopes or scores along axes; infinite if noise hides it."""
+        axes = np.diag(self._moved.astype(np.float64)) if axes is None else axes
+        histogram = self._histogram(theta, Frame(axes, axes), of, settings.TYPICAL_OF_ROW, kind="growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
     def _levelled(self, theta: FloatArray) -> FloatArray:
         known = not self._regression.seeks_rise
-        slope = 0.0 if known else self._log_mean_size(theta, "least_slope")
-        information = self._log_mean_size(theta, "least_information") if self._chain.knows_responses else 0.0
+        slope = 0.0 if known else self._log_mean_norm(theta, "least_slope")
+        information = self._log_mean_norm(theta, "least_information") if self._chain.knows_responses else 0.0
         if known:  # if noise hides it, the model's is about 1 at the start
             rise, information = self._regression.rise, information if np.isfinite(information) else 0.0
         elif not np.isfinite([slope, information]).all():
@@ -107,8 +106,8 @@ class SearchFromLevel(Search):
         axes = np.zeros((theta.size, theta.size))
         sizes = np.sqrt(together.T @ np.diag(frame.back) ** 2)
         axes[:, :size] = together / np.where(together.sum(axis=0) > 1.0, np.exp(slope), sizes)  # members: as slopes
-        # Squared slopes, which normalise axes, are far from curvatures at a wrong level: these follow the model, or are
-        # about proportional to slopes.
+        # Squared slopes, which normalise axes, are far from curvatures at a wrong level: these follow the model or the
+        # slopes.
         expected = self._chain.knows_responses
         ratio = np.exp(information - 2.0 * slope) if expected else settings.FROM_ABOVE * np.exp(-slope)
         typical = representable(self._mean_square * float(ratio))
@@ -128,7 +127,7 @@ class SearchFromLevel(Search):
         if expected:
             predictor = float(np.sqrt(along @ curvature @ along / n_units * np.exp(-information)))
         else:
-            predictor = float(np.exp(self._log_size_along(theta, rise) - slope))
+            predictor = float(np.exp(self._log_mean_norm(theta, "score", along_first_axis(rise)) - slope))
         rise = rise / predictor
         if not 0.0 < np.abs(rise).max() < _STEEPEST:
             raise FloatingPointError("Noise alone says where predictors rise.")
@@ -155,12 +154,6 @@ class SearchFromLevel(Search):
             point = ExpansionPoint(theta, axes, settings.CLIP_OF_LEVEL * float(np.sqrt(size)))
             query = PreconditionedScore(point, "rise")
         return sum_over_units(self._chain, query, point.clip_gradient).value[:size]
-
-    def _log_size_along(self, theta: FloatArray, direction: FloatArray) -> float:
-        """Return the logarithm of the mean magnitude of scores along a direction, infinite where noise hides it."""
-        axis = along_first_axis(direction)
-        histogram = self._histogram(theta, Frame(axis, axis), "score", settings.TYPICAL_OF_ROW, kind="growth_sizes")
-        return histogram.log_mean(self._chain.n_units)
 
     def _together_in_groups(self) -> FloatArray:
         """Return directions of parameters in predictors, with all members of a grouping together, as columns."""

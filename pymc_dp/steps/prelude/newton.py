@@ -52,8 +52,8 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
 def expected_curvature(curvatures: FloatArray) -> FloatArray:
     """Return the mean curvature of synthetic units, positive definite in the parameters that it depends on.
 
-    It is zero for parameters outside the likelihood, such as the scale of a hierarchy. `NotComputable` is raised if no
-    unit has a finite curvature.
+    It is zero for parameters outside the likelihood, such as the scale of a hierarchy. `NotComputable` is raised if
+    none is finite.
     """
     curvatures = curvatures[np.isfinite(curvatures).all(axis=(1, 2))]
     if not len(curvatures):
@@ -99,8 +99,7 @@ def finite_prior_at(prior: PriorDensity, theta: FloatArray) -> bool:
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
     """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is not finite.
 
-    Eigenvalues are those of the matrix scaled to a unit diagonal: the result does not depend on the units of
-    parameters.
+    Eigenvalues are those of the matrix scaled to a unit diagonal, and do not depend on the units of parameters.
     """
     if not np.isfinite(matrix).all():
         raise NotComputable("A matrix has entries that are no numbers.")

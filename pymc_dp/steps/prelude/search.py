@@ -164,8 +164,8 @@ class Regression(Structure):
     def with_own_scores(self) -> NDArray[np.intp]:
         """The scales and shapes with scores of their own at the centre.
 
-        They have them if they are few; except for a scale that is estimated separately, and for degrees of freedom,
-        which one step hardly determines.
+        They have them if they are few; except a scale estimated separately, and degrees of freedom, which one step
+        hardly changes.
         """
         few = self.scales.size <= settings.MOST_OWN_SCORES and not (self.location_apart or self.simulated)
         return self.bisected if few else self.bisected[:0]
@@ -557,8 +557,8 @@ class Search:
     def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
         """Return 1 if the sum of a released score and the prior's slope is positive, else -1.
 
-        Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have estimated a parameter,
-        a prior must not move it away.
+        Where noise may decide, the prior does (`by_prior`), or the answer is 0: a prior must not move a parameter that
+        steps have estimated.
         """
         total = float(made.value[0])
         if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
@@ -654,8 +654,7 @@ class Search:
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature, corrected along the last step if the scores at both ends clearly contradict it.
 
-        With less than half the true curvature, steps overshoot and do not converge; with much more than the true one
-        they are short.
+        With less than half the true curvature, steps overshoot and do not converge; with much more they are short.
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature

@@ -136,8 +136,7 @@ MOST_OWN_SCORES, OWN_SCORES = 3, 2
 #: Releases of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
 FIRST_BISECTIONS, LATER_BISECTIONS = 8, 5
 FIRST_REACH, LATER_REACH = 16.0, 2.5
-#: The clip bound of scores of a logarithm in binary searches. It limits noise, and moves the zero of a log sigma by
-#: .06.
+#: The clip bound of scores of a logarithm in binary searches. It moves the zero of a log sigma by .06.
 CLIP_OF_BISECTION = 3.0
 #: A sum within this many standard deviations of its noise is ignored: in the first binary search the prior's slope
 #: decides, in later ones nothing moves.
@@ -165,12 +164,11 @@ TRUST_OF_LOCATION = 1.5
 #: For counts a step may move linear predictors by 1, root mean square: this over `TRUST_FAR`.
 TRUST_OF_PREDICTORS = 1.0 / TRUST_FAR
 #: For units of several rows the radius grows by this factor after each step along which the score decreased as the
-#: curvature predicts, to within half. Of planes of 20 flights a quarter of the searches at epsilon 4 were lost without
-#: it.
+#: curvature predicts, to within half. Of planes of 20 flights a quarter of searches at epsilon 4 failed without.
 GROWTH_OF_TRUST = 2.0
 #: The floor of a curvature in nonlinear coordinates, after the correction by a noisy score, as a part of the largest
-#: eigenvalue. Of .005, .03, .1 and .25 on three tables with rare events the first two were as good, and the last had
-#: twice the error.
+#: eigenvalue. Of .005, .03, .1 and .25 on three tables with rare events the first two were as good, the last twice as
+#: bad.
 LEAST_ALONG_COORDINATES = 0.03
 #: The largest step of the logarithm of a scale: beyond it a quadratic log-likelihood overshoots.
 MOST_STEP_OF_SCALE = 1.0
@@ -199,12 +197,11 @@ LEAST_OF_OWN_SCORE = 5.0
 #: The mean square of such scores, as the prior for their histograms, in the same units: 1 for a correct model. Of none,
 #: 1 and 3 on five regressions 1 made intervals too narrow for overdispersed rows, and none made the others too wide.
 MEAN_SQUARE_OF_OWN_SCORE = 3.0
-#: The part of a lost norm that adds to the bias: half if the mean is added back, or if residuals of either sign are
-#: clipped; else all.
+#: The part of a lost norm that adds to the bias: half if the mean is added back or both signs are clipped.
 BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.5, 1.0
 #: The same for the location of a normal regression, as residuals of real tables are skewed. Of .5, .75 and 1 on six
-#: linear tables: where skewed tails are most of the error it falls by 15 % from .5 to .75, elsewhere it grows by up to
-#: 8 %.
+#: linear tables: where skewed tails are most of the error it falls by 15 % from .5 to .75, else it grows by at most 8
+#: %.
 BIAS_OF_LOCATION = 0.75
 #: Along one of d directions bias is at most the lost norm over the root of d, if a unit's loss is independent of the
 #: direction of its score. Twice that is allowed for; once with groups, whose members are orthogonal. (Measured with 133
@@ -232,8 +229,7 @@ SCALE_IN_NORM = 0.5
 POWER_OF_TAILS = 0.125
 #: Room, relative to the frame, for the curvatures and scores of units that alone have information on a parameter:
 #: frames come from clipped curvatures, and a bound without room would clip them again. Of 1, 1.4 and 2 for both, and 2
-#: with 1 and with 1.4, on six logistic and six linear models with a rare covariate, 2 with 1.4 was the best or next to
-#: it.
+#: with 1 and with 1.4, on six logistic and six linear models with a rare covariate, 2 with 1.4 was best or second.
 ROOM_FOR_RARE_CURVATURES, ROOM_FOR_RARE = 2.0, 1.4
 #: The number of units that a histogram of norms hides, in standard deviations of a bin: five in each of two bins.
 HIDDEN_UNITS = 10.0
@@ -251,21 +247,18 @@ MOST_NOISE_OF_CURVATURE = 0.5
 #: middle, late, and at the centre. Expected curvatures have no negative eigenvalues, and large floors hide nearly
 #: collinear directions; observed curvatures may have them far from the mode.
 FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)
-#: For the location of a normal regression several releases are of one matrix: an eigenvalue small in all of them is
-#: small.
+#: Several releases for the location of a normal regression are of one matrix: an eigenvalue small in all is small.
 FLOOR_OF_LOCATION = 0.15
-#: A clipping loss beyond that of histograms is attributed to outliers from this many standard deviations of its noise
-#: on.
+#: A clipping loss is attributed to outliers if it exceeds the histogram's by this many standard deviations.
 CLEAR_OUTLIERS = 2.5
 #: The factor of the clip bound of a second score of the scale; the number of standard deviations by which it has to be
-#: larger to replace the first, whose error it may have by chance; and the part of the squares between both bounds that
-#: is allowed for beyond the second.
+#: larger to replace the first, whose error it may have by chance; and the part of the squares between the bounds that
+#: is allowed for beyond.
 WIDER_OF_SCALE, CLEARLY_WIDER, BEYOND_WIDER = 4.0, 3.5, 0.5
 #: The histogram replaces the frame if the median curvature norm of a unit exceeds the frame's by this factor: a bound
 #: that clips nearly all units makes a curvature so small that steps overshoot.
 WRONG_FRAME = 2.0
-#: A clip bound grows for outliers up to a noise of this many posterior standard deviations, and only if it grows by
-#: this factor.
+#: Outliers enlarge a clip bound up to a noise of this many posterior standard deviations, and by at least this factor.
 MOST_NOISE_OF_SCORE, LARGER_FOR_OUTLIERS = 1.5, 1.1
 #: The largest decrease of the log curvature along a step, which makes a step 2.2 times Newton's. A step is Newton's if
 #: its squared length is less than this many times that of its noise.
@@ -289,6 +282,6 @@ PART_OF_PRIOR = 0.1
 #: tables, and much worse on one whose covariates follow its groups.
 LEAST_OF_MEMBERS = 0.5
 #: A step of a scale has overshot if its score at the end has the opposite sign by more standard deviations than this;
-#: the information grows at most with this power of a scale: that on a standard deviation between persons, where it is
-#: small, with the fourth.
+#: the information grows at most with this power of a scale: that on a small standard deviation between persons, with
+#: the fourth.
 CLEARLY_OVERSHOT, FASTEST_GROWTH = 3.0, 6.0

@@ -41,8 +41,8 @@ from pymc_dp.steps.prelude.newton import (
 from pymc_dp.steps.prelude.search import Found, Regression, Search, in_proportion
 from pymc_dp.steps.prelude.tails import BINS
 
-#: The least eigenvalue of the scaled information at which a search begins, if there are other points: below it two
-#: components of a mixture coincide.
+#: The least eigenvalue of the scaled information at which a search begins, if others exist: below it, mixture
+#: components coincide.
 _LEAST_KNOWN = 1e-10
 #: The floor of the eigenvalues of the scaled information at the centre: smaller ones are rounding error.
 _LEAST_AT_THE_END = 1e-6
@@ -224,8 +224,7 @@ class SearchBySimulation(Search):
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return the model's curvature, corrected by the part of the released difference that exceeds noise.
 
-        By the method of moments: the excess of squared differences over the noise variance estimates the
-        misspecification.
+        By the method of moments: squared differences less the noise variance estimate the misspecification.
         """
         axes, places = late.frame.preconditioner[:, late.places], np.ix_(late.places, late.places)
         by_model = axes.T @ early.matrix @ axes

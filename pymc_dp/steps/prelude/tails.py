@@ -73,8 +73,7 @@ class Histogram:
     def quantile(self, part: float, n_units: int) -> float:
         """Return an upper bin edge, about the quantile `part` of the norms.
 
-        It uses bins above noise if they hold most units: the summed noise of many empty bins would exceed a small part
-        of them.
+        It uses bins above noise if they hold most units: the noise of many empty bins would exceed a small part.
         """
         seen = self._seen
         counts, total = (seen, seen.sum()) if seen.sum() > 0.5 * n_units else (self.counts, n_units)
@@ -86,8 +85,8 @@ class Histogram:
 class Tail:
     """The tail of a histogram: the posterior mean over smooth tails, with the counts of bins that clearly differ.
 
-    `mean` is the mean over units of the norms to `power` in the frame: 1 for curvatures, 2 for scores. It excludes
-    tails that noise makes too long.
+    `mean` is the mean over units of the norms to `power` in the frame: 1 for curvatures, 2 for scores. It excludes too
+    long tails.
     """
 
     def __init__(self, histogram: Histogram, n_units: int, *, mean: float | None = None, power: int = 2) -> None:
