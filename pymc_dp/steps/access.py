@@ -1,4 +1,4 @@
-"""A sampler's access to a run: it asks for releases and sees nothing else of the data."""
+"""A sampler's access to a run: it requests releases and has no other access to the data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ class LogDensity(Protocol):
         """Return the log-density at `theta`."""
 
     def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return its gradient."""
+        """Return the gradient of the log-density."""
 
 
 class PriorDensity(LogDensity, Protocol):
     """The prior."""
 
     def hessian(self, theta: FloatArray) -> FloatArray:
-        """Return the second derivatives of its log-density."""
+        """Return the second derivatives of the log-density."""
 
 
 class Curator(Protocol):
-    """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
+    """The holder of the rows, who answers queries with clipped sums and noise, and meters each answer."""
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
         """Answer a query with noise: its standard deviation, divided by the exact sum's sensitivity, is the multiplier.
@@ -40,27 +40,27 @@ class Curator(Protocol):
         Raises
         ------
         BudgetExceeded
-            If the release was not paid for, or with more noise.
+            If the release, or its noise multiplier, was not paid for.
         PrivacyError
-            If no sensitivity is known for it.
+            If the query has no known sensitivity.
         """
 
     def tallied(self) -> Release:
-        """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
+        """Return free clip counts: those released with batches, or exact ones of a run without privacy."""
 
 
 class OpensCurators(Protocol):
-    """Opens a curator for one chain after another, and one for releases before the chains start."""
+    """A factory of curators: one for each chain, and one for releases before the chains start."""
 
     def open(self, key: tuple[int, ...]) -> Curator:
-        """Return the curator of one more chain."""
+        """Return the curator of another chain."""
 
     def open_once(self) -> Curator:
         """Return the curator of releases before the chains start."""
 
 
 class PublicUnits(Protocol):
-    """The units of a synthetic table: everything about them may be computed, free of charge."""
+    """The units of a synthetic table: all functions of them are free of privacy cost."""
 
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
@@ -69,11 +69,11 @@ class PublicUnits(Protocol):
         """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
 
     def curvatures(self, theta: FloatArray) -> FloatArray:
-        """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
+        """Return each unit's negative second derivatives, shape (units, parameters, parameters)."""
 
 
 class SyntheticTables(Protocol):
-    """Where synthetic tables come from: the user's, or rows simulated from the model itself."""
+    """A source of synthetic tables: the user's, or rows simulated from the model."""
 
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return a synthetic table."""
@@ -89,41 +89,41 @@ class Authorisation:
     curators: OpensCurators
     #: Exact and free.
     prior: PriorDensity
-    #: By kind of release, as paid for; the schedules have all of a kind, in the order of the step's requests.
+    #: By kind of release, as paid for; schedules hold the multipliers of all releases of a kind, in the order of the
+    #: step's requests.
     noise_multipliers: Mapping[str, float]
-    #: The budget's spent epsilon, this run included.
+    #: The budget's spent epsilon, including the current run.
     epsilon_charged: float
     #: For steps that make a dry run.
     synthetic_tables: SyntheticTables | None = None
     #: The number of units, where it is public.
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    #: Whether the model says which responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
+    #: Whether the model determines a unit's possible responses: for `CentredScore` and `ExpectedCurvature`.
     knows_responses: bool = False
-    #: Which entries a unit's curvature can have, shape (parameters, parameters), by the model's graph: members of a
-    #: hierarchy never share a row. None: all.
+    #: The entries that a unit's curvature can have by the model's graph, shape (parameters, parameters); None: all.
+    #: Members of a hierarchy share no row.
     structure: NDArray[np.bool_] | None = None
-    #: Directions along which no unit's log-likelihood changes, shape (parameters, directions), by the model's graph;
-    #: None for no such.
+    #: Directions in which every unit's log-likelihood is constant, shape (parameters, directions); None for none.
     unidentified: FloatArray | None = None
 
 
 class OwnParameters:
-    """Which entries of the vector of all parameters one step moves; other steps may move the others."""
+    """The entries of the vector of all parameters that one step moves; other steps may move the others."""
 
     def __init__(self, moves: tuple[bool, ...], slices: tuple[slice, ...]) -> None:
-        #: For each value variable of the model whether the step moves it; and whether it moves all.
+        #: Whether the step moves each value variable of the model; and whether it moves all.
         self.moves, self.all = moves, all(moves)
-        #: The point that the chain is at, own and other entries.
+        #: The chain's current point, own and other entries.
         self.whole: FloatArray = np.zeros(slices[-1].stop if slices else 0)
-        #: Where the own entries stand in it.
+        #: The positions of the own entries in the current point.
         self.places: NDArray[np.intp] = np.arange(self.whole.size)
         if not self.all:
             own = [self.places[entries] for entries, mine in zip(slices, moves, strict=True) if mine]
             self.places = np.concatenate(own)
 
     def embedded(self, theta: FloatArray) -> FloatArray:
-        """Return the whole vector with the own entries at `theta` and the others where the chain is."""
+        """Return the current point of the chain with the own entries replaced by `theta`."""
         if self.all:
             return theta
         changed = self.whole.copy()
@@ -132,7 +132,7 @@ class OwnParameters:
 
 
 class _PriorOfSome:
-    """The prior as a function of one step's own parameters, the others held where they are."""
+    """The prior as a function of one step's own parameters, the others fixed."""
 
     def __init__(self, prior: PriorDensity, own: OwnParameters) -> None:
         self._prior, self._own = prior, own
@@ -156,13 +156,13 @@ class ChainAccess:
     Parameters
     ----------
     authorisation : Authorisation
-        The rights that were paid for.
+        The rights of the charged plan.
     curator : Curator
-        That of this chain.
+        The chain's curator.
     own : OwnParameters
         Which parameters the step moves.
     noted : callable, optional
-        Called after each release, without it.
+        Called after each release, without arguments.
 
     Attributes
     ----------
@@ -207,14 +207,14 @@ class ChainAccess:
         query : Query
             One of `pymc_dp.release.queries`.
         noise_multiplier : float, optional
-            Default: that which was paid for this kind of release, if it is one number.
+            Default: the multiplier that was paid for, if the kind has a single one.
 
         Raises
         ------
         BudgetExceeded
-            If it was not paid for.
+            If the release was not paid for.
         NoPlan
-            If this was the access of a prelude, which has ended.
+            If the access belongs to a prelude, which has ended.
         """
         multiplier = self.multiplier(query.kind) if noise_multiplier is None else noise_multiplier
         if self._curator is None:
@@ -226,7 +226,7 @@ class ChainAccess:
         return made
 
     def tallied_clip_counts(self) -> None:
-        """Record the clip counts that cost nothing. See `Curator.tallied`."""
+        """Record the free clip counts of `Curator.tallied`."""
         if self._curator is not None:
             self._made.append(self._curator.tallied())
 
@@ -236,11 +236,11 @@ class ChainAccess:
         return ReleasesOfIteration(made)
 
     def end(self) -> None:
-        """Release nothing more: no copy in a worker process is to release the rest of a prelude's allowance."""
+        """End all releases: a copy in a worker process must not spend the rest of a prelude's allowance."""
         self._curator = None
 
     def whole(self, theta: FloatArray) -> FloatArray:
-        """Return a point of all parameters: own ones at `theta`, others where the chain is (in a prelude: at 0)."""
+        """Return a point of all parameters: own ones `theta`, others at the chain's point (in a prelude: 0)."""
         return self._own.embedded(theta)
 
     def multiplier(self, kind: str) -> float:
@@ -252,7 +252,7 @@ class ChainAccess:
         return self._authorisation.noise_schedules[kind]
 
     def count_units(self) -> None:
-        """Release the number of units where it is protected: `n_units` is the noisy number from here on."""
+        """Release the number of units if it is protected, and set `n_units` to it."""
         if self._authorisation.n_units is None:
             self._n_units = max(2, round(float(self.release(UnitCount()).value[0])))
 
@@ -263,7 +263,7 @@ class ChainAccess:
         Raises
         ------
         NoPlan
-            If it is protected, and has not been released.
+            If the number is protected, and has not been released.
         """
         if self._n_units is None:
             raise NoPlan("The number of units is protected under this relation.")
@@ -271,7 +271,7 @@ class ChainAccess:
 
     @property
     def synthetic_tables(self) -> SyntheticTables:
-        """Where synthetic tables come from; refused to steps that do not say that they expand."""
+        """The source of synthetic tables; refused to steps without `expands`."""
         if self._authorisation.synthetic_tables is None:
             raise NoPlan("This step was authorised without synthetic tables.")
         return self._authorisation.synthetic_tables

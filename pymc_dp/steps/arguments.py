@@ -1,4 +1,4 @@
-"""Arguments of steps: those that all share, how they are shown, and how they wait for a budget.
+"""Arguments of steps: the shared ones, their signatures and docstrings, and steps that wait for a budget.
 
 A sampler's constructor names its own arguments and hands the others on, ``**shared: Unpack[SharedArguments]``. Type
 checkers read that; `inspect.signature` and `help` read the attributes that `DPStep` sets for each of its subclasses.
@@ -17,7 +17,7 @@ ClipDiagnostics = Literal["private", "exact"] | None
 
 
 class SharedArguments(TypedDict, total=False):
-    """Those of every step: see `pymc_dp.steps.base.DPStep`."""
+    """The arguments of every step: see `pymc_dp.steps.base.DPStep`."""
 
     budget: PrivacyBudget | None
     budget_share: float
@@ -30,7 +30,7 @@ class SharedArguments(TypedDict, total=False):
 
 
 def signature_of(step: type) -> inspect.Signature:
-    """Return a sampler's arguments, and those that its constructors hand on, as far as a type names these."""
+    """Return the signature of a sampler, including typed arguments that its constructors hand on."""
     found: dict[str, inspect.Parameter] = {}
     taken: set[str] | None = None  # every name
     for cls in step.__mro__:
@@ -50,9 +50,9 @@ def signature_of(step: type) -> inspect.Signature:
 
 
 def docstring_of(step: type) -> str | None:
-    """Return a sampler's docstring with what it shares with base classes written out: arguments, and errors.
+    """Return a sampler's docstring with the descriptions of shared arguments and errors inserted.
 
-    A line with the names of arguments and one with ``See `module.Class`.`` stand for what that class says of them.
+    A line with the names of arguments and one with ``See `module.Class`.`` are replaced by that class's descriptions.
     """
     if not step.__doc__:
         return step.__doc__
@@ -71,9 +71,9 @@ def docstring_of(step: type) -> str | None:
 
 
 class StepWithoutBudget:
-    """A DP step's class and arguments, nothing else: its constructor returns them where no budget was passed.
+    """A DP step's class and arguments: constructors return it if no budget was passed.
 
-    Settings are checked when the budget is there: its relation says whether the number of units is public.
+    Settings are checked once the budget is known, whose relation determines whether the number of units is public.
     """
 
     def __init__(self, step_class: type[Any], arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class StepWithoutBudget:
             return self.step_class(*self._arguments, **settings)
 
     def protecting(self, unit: str | None, unit_index: Any) -> "StepWithoutBudget":
-        """Return the same with a unit of privacy; refuse it if it was made with another."""
+        """Return a copy with a unit of privacy; refuse another one if a unit was given."""
         given = {"unit": unit, "unit_index": unit_index}
         refuse_other_unit({name: self._settings.get(name) for name in given}, given)
         return StepWithoutBudget(self.step_class, self._arguments, {**self._settings, **given})
@@ -99,7 +99,7 @@ class StepWithoutBudget:
 
 
 def refuse_other_unit(own: Mapping[str, Any], given: Mapping[str, Any], *, has_budget: bool = False) -> None:
-    """Refuse ``unit=`` and ``unit_index=`` of a call if its step was made with others, or with none if `has_budget`."""
+    """Refuse a call's ``unit=`` and ``unit_index=`` that differ from the step's, or any if it `has_budget`."""
     for name, value in own.items():
         same = value is given[name] or (isinstance(value, str) and value == given[name])
         if not same and (value is not None or has_budget):
@@ -110,7 +110,7 @@ def refuse_other_unit(own: Mapping[str, Any], given: Mapping[str, Any], *, has_b
 
 
 def _names_of(variables: Any) -> Any:
-    """Return variables by name, so that they can be those of another model."""
+    """Return variables by name, so that they can belong to another model."""
     if isinstance(variables, Sequence) and not isinstance(variables, str):
         return [getattr(each, "name", each) for each in variables]
     return variables

@@ -14,9 +14,8 @@ symbol                    here
 Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The curator computes the probability of that and
 draws the decision. (A thesis prints n / b for the scale and 2 for the standard deviation: both are mistaken.)
 
-How many units the prescribed bound clips is counted apart, a few times in a run: a Gaussian release, on all units, of
-the count that the latest moves have on average. A count that came with a decision would be a second release on its
-batch.
+The number of units that the prescribed bound clips is released separately, a few times in a run: a Gaussian release, on
+all units, of the mean count over the latest moves. A count with each decision would be a second release on its batch.
 """
 
 from collections import deque
@@ -40,11 +39,11 @@ from pymc_dp.steps.transition import Transition, untested
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
 _SMALLEST_BATCH = 16
-#: How many of the latest moves a count of clipped units is the mean of: each is a pass over all rows.
+#: The number of latest moves in a mean count of clipped units: each requires a pass over all rows.
 _COUNTED_MOVES = 8
-#: Decisions of a chain, where the user leaves the number open.
+#: Default number of decisions in a chain.
 _AFFORDABLE_DRAWS = 750
-#: The smallest batch that is chosen where none is given: smaller ones allow only orders that cost more.
+#: The smallest default batch: the accounting of smaller ones is limited to orders that cost more.
 _AFFORDABLE_BATCH = 64
 #: A Barker test accepts at most half as often as that of Metropolis and Hastings.
 _PART_OF_METROPOLIS = 0.6
@@ -56,18 +55,17 @@ class DPBarker(RandomWalkStep):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the run is charged to; its relation has to be ``"substitute"``.
+        The budget of the run; its relation has to be ``"substitute"``.
     batch_size : int, optional
-        Units in a batch, at least 16. Default, with a prelude: 64, or one unit in 500 of large
-        tables. The noise is part of the test, so the batch size and the number of draws
-        decide the cost.
+        Units in a batch, at least 16. Default, with a prelude: 64, or one unit in 500 of large tables. The noise is
+        part of the test, so the batch size and the number of draws determine the cost.
     tempering : float
         T = n0 / n, the power of the likelihood in the target, above 0 and at most 1. The clip bound of a unit's
-        log-ratio is √b / n0: without tempering it is so tight for large tables that nearly everything is clipped.
+        log-ratio is √b / n0: without tempering it clips nearly all log-ratios of large tables.
     proposal, proposal_scale
         As in `DPPenalty`. Short moves are clipped less.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
+        The public number of units. `sample` determines it, and so do plans inside ``with model:``.
     prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
     vars, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -79,9 +77,9 @@ class DPBarker(RandomWalkStep):
     more: accounted for together, by Rényi bounds. No noise is drawn in floating point: see
     `pymc_dp.release.barker_correction`.
 
-    *Exactness.* Approximate: by the normal error of the batch, by clipping, which is not small, and by the
-    correction, which moves each probability of acceptance by up to 6e-4. A Barker test accepts at most half as
-    often as Metropolis-Hastings where proposals are good.
+    *Exactness.* Approximate: by the normal approximation of a batch's error, by clipping, which is not small, and by
+    the correction, which changes acceptance probabilities by up to 6e-4. For good proposals a Barker test accepts at
+    most half as often as Metropolis-Hastings.
 
     References
     ----------
@@ -115,12 +113,12 @@ class DPBarker(RandomWalkStep):
         self.start()
 
     def default_batch_size(self, n_units: int) -> int:
-        """Return a batch that costs little, and is large enough for the orders of the accounting to be."""
+        """Return a batch size with a low cost that suffices for the orders of the accounting."""
         return min(n_units, max(_AFFORDABLE_BATCH, n_units // 500))
 
     @property
     def clip_bounds(self) -> dict[str, float]:
-        """The clip bound, which the test prescribes, for the result's metadata."""
+        """The clip bound that the test prescribes, for the result's metadata."""
         if self.batches is None:
             return {}
         batches = self.known_batches()
@@ -137,15 +135,15 @@ class DPBarker(RandomWalkStep):
     def start(self) -> None:
         """Begin a new walk."""
         super().start()
-        #: The latest moves that were decided on since clipped units were last counted.
+        #: The latest moves since the last count of clipped units.
         self._moves: deque[tuple[FloatArray, FloatArray] | Expanded] = deque(maxlen=_COUNTED_MOVES)
 
     def suitable_draws(self) -> int:
-        """Return as many as are affordable: every decision costs."""
+        """Return an affordable number: every decision costs."""
         return _AFFORDABLE_DRAWS
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose a move and have the curator decide."""
+        """Propose a move; the curator decides on it."""
         target = self.target
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
         log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
@@ -158,7 +156,7 @@ class DPBarker(RandomWalkStep):
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
     def release_clip_counts(self) -> None:
-        """Ask how many of all units the latest moves clipped, unless exact counts of batches were asked for."""
+        """Release the mean number of all units that the latest moves clipped, or exact counts of batches."""
         if self.clip_diagnostics != "private":
             super().release_clip_counts()
         elif self._moves:

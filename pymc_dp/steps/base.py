@@ -1,8 +1,8 @@
-"""The base class of samplers: an author's interface, a step's life in `pm.sample`, and the steps of one run together.
+"""The base class of samplers: the interface of authors, the course of a step in `pm.sample`, and groups of steps.
 
 A sampler subclasses `DPStep`, lists the releases of one chain (`sampler_requests`), and moves the parameters
-(`transition`), asking for releases through `chain`. It sees no data, no noise and no accounting. Where several steps
-share a model, each sees and moves its own parameters only.
+(`transition`) with releases through `chain`. It has no access to data, noise and accounting. If several steps
+share a model, each reads and moves its own parameters only.
 """
 
 import math
@@ -35,7 +35,7 @@ from pymc_dp.steps.arguments import ClipDiagnostics, StepWithoutBudget, docstrin
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
 
-#: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
+#: The part of a run's cost for clip counts, and the number of windows of kept draws with a count.
 CLIP_COUNT_SHARE = 0.01
 _CLIP_COUNT_WINDOWS = 4
 _LEFT_BEHIND = ("budget", "synthetic", "made_by", "unit_index", "_units_given", "_chain", "released_once")
@@ -50,19 +50,19 @@ class DPStep(BlockedStep):
         Free variables to update, of the model as it was written. Default: all of the model in the centred form (see
         `pymc_dp.model.centring`). Several DP steps may share a model and a budget, each with variables of its own.
     budget : PrivacyBudget
-        What the run is charged to: all iterations of all chains, tuning included, before the data is touched.
+        The budget of all iterations of all chains, tuning included: charged before the data is read.
     budget_share : float
-        Part of what is left in the budget that a run of this step may spend, in (0, 1]. The shares of several steps
-        are scaled down together where they add up to more than 1.
+        Part of the remaining budget that a run of this step may spend, in (0, 1]. The shares of several steps
+        are scaled down together if they add up to more than 1.
     unit : str, optional
-        What is protected: ``"row"``, every row by itself; the dim that counts rows, by its name; or the data variable
-        that says which unit each row belongs to. Default: rows, the first axis of the observed variables; it has to be
-        said where an index or a dim of the model reads like persons (``person``, ``patient_id``).
+        The unit of privacy: ``"row"``, every row by itself; the name of the dim of rows; or that of the data variable
+        with the unit of each row. Default: rows, the first axis of the observed variables; it is required if
+        an index or a dim of the model is named like persons (``person``, ``patient_id``).
     unit_index : str or ndarray of int, shape (rows,), optional
-        Which unit each row belongs to, or the name of the model's data variable that says so.
+        The unit of each row, or the name of the model's data variable with it.
     clip_diagnostics : {"private", "exact", None}
-        How the share of clipped units is reported: as noisy counts paid from the budget, exactly (for public or
-        simulated data: the result is marked as not private), or not at all.
+        The report on clipped units: noisy counts paid from the budget, exact counts (for public or
+        simulated data: the result is marked as not private), or none.
     keep_releases : bool
         Keep every release with its position in the result's ``releases`` group.
     insecure_seed : int, optional
@@ -77,9 +77,9 @@ class DPStep(BlockedStep):
     parameters : ParameterVector
         The model's unconstrained parameters as one vector.
     size : int
-        How many of them the step moves.
+        The number of parameters that the step moves.
     moves_all : bool
-        Whether these are all: no other step moves the point between two iterations of this one.
+        Whether the step moves all: no other step moves the point between two of its iterations.
 
     Raises
     ------
@@ -88,47 +88,48 @@ class DPStep(BlockedStep):
     """
 
     name: ClassVar[str]
-    #: Type and shape of every statistic that a transition gives.
+    #: Type and shape of every statistic of a transition.
     stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
-    #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
+    #: Whether `sampler_requests` includes counts of clipped units, as sums over batches do.
     plans_clip_counts: ClassVar[bool] = False
-    #: Statistics that PyMC's progress bar shows, each with a title and its digits.
+    #: Statistics in PyMC's progress bar, each with a title and its digits.
     shown_in_progress: ClassVar[Mapping[str, tuple[str, str]]] = {
         "mean_accepted": ("Acceptance", "0.2f"),
         "noise_std": ("Test noise", "0.2f"),
         "epsilon_charged": ("Epsilon spent", "0.3g"),
     }
-    #: Attributes that copies in worker processes do without.
+    #: Attributes that copies in worker processes lack.
     left_behind: ClassVar[tuple[str, ...]] = _LEFT_BEHIND
-    #: Whether chains ask for releases: there are no clipped units to count where all is released before they start.
+    #: Whether chains request releases: else there are no clipped units to count in them.
     asks_in_chains: bool = True
     #: Whether the step expands log-likelihoods around a point and makes a dry run on synthetic tables.
     expands = False
-    #: Whether it has a use for the number of units: see `know_n_units`.
+    #: Whether the step uses the number of units: see `know_n_units`.
     uses_n_units = False
-    #: Kept draws of each chain where the user leaves the number open. Tuning is paid for, so none is made unasked.
+    #: Default numbers of kept draws and of tuning iterations in each chain. Tuning costs budget, so the default is
+    #: none.
     default_draws, default_tune_steps = 250, 0
-    #: Its class and arguments, to make another on a synthetic table.
+    #: The class and arguments, to make another step on a synthetic table.
     made_by: StepWithoutBudget
-    #: The same model on a synthetic table, where the user gives one.
+    #: The user's model on a synthetic table, if given.
     synthetic: Model | None = None
-    #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
+    #: Whether the rows come from a separate table: the model's own number of rows is then irrelevant.
     beside_a_table = False
-    #: All arguments of the constructor, those that it hands on included.
+    #: All arguments of the constructor, including those of base classes.
     __signature__: ClassVar[Signature]
-    #: The number of units that was passed, to steps that need it.
+    #: The number of units in the step's arguments, if given.
     _n_units_given: int | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Show all arguments of the sampler, where it would show none: PyMC's `__new__` takes whatever it is given."""
+        """Set the signature and the docstring of the sampler: PyMC's `__new__` hides the arguments."""
         super().__init_subclass__(**keywords)
         cls.__signature__ = signature_of(cls)
         cls.__doc__ = docstring_of(cls)
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        """Return a step that waits for its budget if there is none; refuse a model without a variable to update."""
+        """Return the step, or one that waits for its budget; refuse a model without a variable to update."""
         made_by = StepWithoutBudget(cls, arguments, settings)
-        if settings.get("budget") is None:  # it may be passed to pm.sample; Python does not initialise what is no step
+        if settings.get("budget") is None:  # pm.sample may pass it; Python initialises instances of the class only
             return cast(Self, made_by)
         model_in_context(settings.get("model"))
         try:
@@ -174,7 +175,7 @@ class DPStep(BlockedStep):
         self._units_given = {"unit": unit, "unit_index": unit_index}
         self.unit, self.unit_index = declared_unit(model, unit, unit_index)
         undeclared = unit is None and unit_index is None
-        #: Why a unit has to be declared; None where it was, or nothing asks for it.
+        #: The reason why a unit has to be declared; None if it was, or none is required.
         self._ask_for_unit = refusal_of_undeclared_units(model) if undeclared else None
         self.vars = value_variables(model, vars)
         if not self.vars:
@@ -195,10 +196,10 @@ class DPStep(BlockedStep):
 
     @abstractmethod
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return the releases of one chain; `Releases` have noise that is given.
+        """Return the releases of one chain; `Releases` have given noise.
 
-        Their shares add up to 1: `share_in_chains` of the run's cost is theirs. Counts of clipped units are added by
-        `release_requests`, but where `plans_clip_counts`.
+        Their shares add up to 1, of the part `share_in_chains` of the run's cost. Counts of clipped units are added by
+        `release_requests`, unless `plans_clip_counts`.
         """
 
     @abstractmethod
@@ -216,36 +217,36 @@ class DPStep(BlockedStep):
         """The clip bounds, for the result's metadata."""
 
     def start(self) -> None:
-        """Forget the last chain: nothing, for samplers that remember nothing."""
+        """Reset the state of a chain: nothing, for samplers without one."""
 
     @property
     def facts(self) -> dict[str, Any]:
         """Further facts of the run for readers of the result: plain numbers and strings.
 
-        Read after the prelude and published as attributes of the group ``privacy``, so they may hold what the prelude
-        has released; under names that `pymc_dp.run.publish.metadata` does not use.
+        They are read after the prelude and published as attributes of the group ``privacy``, so they may contain its
+        releases; under names that `pymc_dp.run.publish.metadata` does not use.
         """
         return {}
 
     def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units, where it is public: before a plan, for steps with `uses_n_units`.
+        """Set the number of units, if it is public: before a plan, for steps with `uses_n_units`.
 
         Raises
         ------
         InvalidArgument
-            If another number was passed to the step.
+            If the step has another number as an argument.
         """
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return the expected error of the posterior; None where theory has none, as for most samplers."""
+        """Return the expected error of the posterior; None without a theory, as for most samplers."""
         return None
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        """Return settings that would fit the budget, given the factor by which all given noise is too small."""
         return f"What would fit: noise multipliers {noise_factor:.3g} times as large."
 
     def release_clip_counts(self) -> None:
-        """Ask how many units were clipped since the last time; called at the end of each window of iterations."""
+        """Release the number of units clipped since the last call; called at the end of each window."""
         if self.clip_diagnostics == "exact" or self.plans_clip_counts:
             self.chain.tallied_clip_counts()
         else:
@@ -255,24 +256,24 @@ class DPStep(BlockedStep):
 
     @property
     def share_in_chains(self) -> float:
-        """The part of the run's cost that pays for releases in chains: that which `prelude_requests` leaves over."""
+        """The part of the run's cost for releases in chains: the rest of `prelude_requests`."""
         return 1.0
 
     def prelude_requests(self) -> Sequence[ReleaseRequest]:
         """Return the releases before the chains start (with ``once=True``): none, for most samplers.
 
-        Kinds are others than those of `sampler_requests`, and shares are parts of the run's cost.
+        Their kinds differ from those of `sampler_requests`, and their shares are parts of the run's cost.
         """
         return ()
 
     def prelude(self) -> None:
-        """Make those releases through `chain`; whatever it keeps is copied to every chain: nothing but releases.
+        """Make the releases of `prelude_requests` through `chain`; the attributes it sets are copied to every chain.
 
-        It does not know where the chains start, and no noise in a release may make it raise: it was paid for.
+        It has no access to the starts of chains, and must not raise because of noise in a release.
         """
 
     def dry_run(self) -> None:
-        """Do as much of the prelude as can be done on synthetic rows, before the charge: nothing, for most samplers.
+        """Run the prelude on synthetic rows, before the charge: nothing, for most samplers.
 
         Raises
         ------
@@ -281,39 +282,39 @@ class DPStep(BlockedStep):
         """
 
     def forget(self) -> None:
-        """Forget the results of the last prelude: nothing, for most samplers. Called as every run begins."""
+        """Reset the results of the last prelude: nothing, for most samplers. Called at the start of every run."""
 
     def keep_starts(self, given: bool) -> None:
-        """Take note whether the user said where chains start: of no concern to most samplers, which start there."""
+        """Set whether the user gave the starts of chains: ignored by most samplers, which start at them."""
 
     def moved(self, theta: FloatArray) -> Transition:
-        """Make one iteration from the point `theta` that PyMC holds: a transition, for most samplers."""
+        """Make one iteration from PyMC's point `theta`: a transition, for most samplers."""
         return self.transition(theta)
 
     def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
-        """Return how many bytes a run takes, about, by the numbers of units, None if protected, and synthetic ones."""
+        """Return the approximate memory of a run in bytes; `n_units` is None if protected."""
         return 0
 
     @property
     def likelihood(self) -> xr.Dataset | None:
-        """The likelihood by the last run's releases, without any draw, and its quality; None for most samplers."""
+        """The likelihood from the last run's releases, with its diagnostics; None for most samplers."""
         return None
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """The approximation and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
+        """The approximation and `likelihood`, if PyMC's NUTS draws from it; None if the step moves the chains."""
         return None
 
     # Used by samplers -------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> ChainAccess:
-        """The sampler's access to the curator: all that it holds of a run.
+        """The sampler's access to the curator.
 
         Raises
         ------
         NoPlan
-            If nothing was charged, or no chain has been started.
+            If no plan was charged, or no chain was started.
         """
         if self._chain is None:
             self._authorised()
@@ -322,31 +323,31 @@ class DPStep(BlockedStep):
 
     @property
     def tuning(self) -> bool:
-        """Whether the current iteration is one of tuning, whose draws are no draws from the posterior."""
+        """Whether the current iteration belongs to tuning, whose draws are discarded."""
         return self._iteration < self._tuning_iterations
 
     def form_of(self, model: Model) -> Model:
-        """Return the form of a model, centred or as it was written, whose variables the step moves."""
+        """Return the model in the form, centred or as written, whose variables the step moves."""
         return form_of(model, [var.name for var in self.vars])
 
     def in_order(self, setting: str, values: Any) -> Any:
-        """Return numbers by variable's name as one vector, in the step's order; anything but a mapping as it is."""
+        """Return a mapping by variable's name as one vector in the step's order; other values unchanged."""
         return self.parameters.by_variable(setting, values, self._own.moves) if isinstance(values, Mapping) else values
 
     # The plan ---------------------------------------------------------------------------------------------
 
     @property
     def private(self) -> bool:
-        """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
+        """Whether the result of a run is private: noise without a seed, and no exact counts."""
         return self.insecure_seed is None and self.clip_diagnostics != "exact"
 
     def protecting(self, unit: str | None, unit_index: Any) -> Self:
-        """Return the step, which has its budget; refuse it if it was made to protect another unit."""
+        """Return the step, whose unit is fixed; refuse another unit."""
         refuse_other_unit(self._units_given, {"unit": unit, "unit_index": unit_index}, has_budget=True)
         return self
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of whether the model holds invented rows, whose number means nothing, and a table the real ones.
+        """Set whether the model's rows are invented and the real ones are in a separate table.
 
         And whether the units of that table have several rows.
         """
@@ -356,13 +357,13 @@ class DPStep(BlockedStep):
             self._ask_for_unit = None
 
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return all releases, those before the chains and those of one chain, with counts of clipped units.
+        """Return the releases before the chains and those of one chain, with counts of clipped units.
 
         Raises
         ------
         InvalidArgument
-            If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
-            both once and in chains, or if shares add up to more than 1; or if the unit has to be declared.
+            If the sampler uses batches without `plans_clip_counts`, if a kind is released both once and in chains,
+            if shares add up to more than 1, or if the unit has to be declared.
         """
         if self._ask_for_unit is not None:
             raise InvalidArgument(self._ask_for_unit)
@@ -387,16 +388,16 @@ class DPStep(BlockedStep):
             )
         windows = len(window_ends(tune, draws))
         counted = len({request.kind for request in in_chains}) + 1  # the number of units may be one of them
-        if not any(isinstance(each, ReleaseRequest) for each in requests):  # nothing is left over that they are part of
+        if not any(isinstance(each, ReleaseRequest) for each in requests):  # all noise is given: no share is left
             rho = total_rho(made) * CLIP_COUNT_SHARE / (1.0 - CLIP_COUNT_SHARE)
             return [*requests, noise_for("clip_count", windows, rho, counted)]
         counts = ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)
         return [*_scaled(requests, 1.0 - CLIP_COUNT_SHARE), counts]
 
     def _learn_n_units(self) -> None:
-        """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
+        """Read the number of units from the context's model, if that is the step's own: for plans before a run."""
         if not self.uses_n_units or self._n_units_given is not None or self.beside_a_table:
-            return  # of no use to it; or passed, as for a table that is yet to come: a run compares
+            return  # unused; or passed, as for a later table: a run compares both
         model = context_without_error()
         if model is None or not set(self.vars) <= set(value_variables(self.form_of(model))):
             return
@@ -407,15 +408,15 @@ class DPStep(BlockedStep):
     # The run ----------------------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Forget the last run, which may have ended while tuning, and its releases."""
+        """Reset the state of the last run, which may have ended while tuning, and its releases."""
         self._iteration = self._tuning_iterations = 0
         self.released_once = ReleasesOfIteration(())
         self.forget()
 
     def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
-        """Let the step run; `dp.sample` calls this once the plan has been charged.
+        """Authorise the step to run; `dp.sample` calls this once the plan has been charged.
 
-        The releases before the chains start are made here, and `noted` is called after each.
+        It makes the releases before the chains start, and calls `noted` after each.
         """
         self.renew()
         self._authorisation = authorisation
@@ -433,7 +434,7 @@ class DPStep(BlockedStep):
             self.withdraw()
 
     def _once(self, act: Callable[[], None], authorisation: Authorisation, noted: Callable[[], None] | None) -> None:
-        """Call a method that releases before the chains start, with a curator for that, and record the releases."""
+        """Call a method that releases before the chains start, with its own curator, and record the releases."""
         chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own, noted)
         self._chain = chain
         try:
@@ -444,13 +445,13 @@ class DPStep(BlockedStep):
             self.released_once = chain.recorded()
 
     def withdraw(self) -> None:
-        """Take the authorisation back; `dp.sample` calls this when the run ends, however it ends."""
+        """Withdraw the authorisation; `dp.sample` calls this at the end of every run."""
         self._authorisation = None
         self._chain = None
         self.start()
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin one chain: claim one of the curators that were paid for; `NoPlan` if there is none."""
+        """Begin one chain: claim one of the curators of the plan; `NoPlan` if none is left."""
         super().setup_chain(rng, tune, draws)
         key = tuple(getattr(self.rng.bit_generator.seed_seq, "spawn_key", ()))
         authorised = self._authorised()
@@ -499,7 +500,7 @@ class DPStep(BlockedStep):
     # Copies -----------------------------------------------------------------------------------------------
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copy without the constructor's arguments: a worker needs neither the budget nor the model."""
+        """Copy without the constructor's arguments: a worker needs no budget and no model."""
         state = {name: value for name, value in self.__dict__.items() if not name.endswith("__newargs")}
         return object.__new__, (type(self),), state | dict.fromkeys(self.left_behind)
 
@@ -514,21 +515,21 @@ DPStep.__signature__ = signature_of(DPStep)
 
 
 def _scaled(requests: Sequence[ReleaseRequest | Releases], factor: float) -> list[ReleaseRequest | Releases]:
-    """Return requests for a part of the cost; noise that is given stays as it is."""
+    """Return requests for a part of the cost; given noise stays unchanged."""
     return [replace(each, share=each.share * factor) if isinstance(each, ReleaseRequest) else each for each in requests]
 
 
 def window_ends(tune: int, draws: int) -> list[int]:
-    """Return after which iterations clip counts are released: once for tuning, then for quarters of the draws."""
+    """Return the iterations after which clip counts are released: once for tuning, then for quarters of the draws."""
     windows = min(_CLIP_COUNT_WINDOWS, draws)
     ends = [tune + math.ceil(draws * (i + 1) / windows) for i in range(windows)]
     return [tune, *ends] if tune else ends
 
 
 class StepGroup:
-    """One or several DP steps that move the variables of one model in turn, in this order.
+    """One or several DP steps that move the variables of one model in turn, in the given order.
 
-    They share a budget and a privacy unit, and temper alike, or `UnsupportedOption` is raised.
+    They share a budget, a privacy unit and the tempering, or `UnsupportedOption` is raised.
     """
 
     def __init__(self, steps: Sequence[DPStep]) -> None:
@@ -547,11 +548,11 @@ class StepGroup:
 
     @property
     def random_seed(self) -> int | None:
-        """A seed for the chains, where the noise of a step is seeded as well."""
+        """A seed for the chains, if the noise of a step has a seed."""
         return next((step.insecure_seed for step in self.steps if step.insecure_seed is not None), None)
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Say whether the rows are those of a table, whose units may have several; refuse units named in two places."""
+        """Set whether the rows come from a table, and its units; refuse units named in two places."""
         if beside and self.unit_index is not None:
             raise UnsupportedOption(
                 "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."
@@ -560,6 +561,6 @@ class StepGroup:
             step.stand_beside_a_table(beside, units_of_rows=units_of_rows)
 
     def know_n_units(self, n_units: int) -> None:
-        """Tell the steps the number of units, where it is public."""
+        """Set the number of units of the steps, if it is public."""
         for step in self.steps:
             step.know_n_units(n_units)

@@ -15,8 +15,8 @@ symbol                    here
 ========================  ==========================================================
 
 Released in one iteration: `n_leapfrog` gradients (one more without reuse) and, after tuning, one log-ratio.
-Tuning iterations follow their trajectories without a test: a chain that starts far from the posterior would pay
-for tests that reject nearly all long moves, and tuning draws are discarded.
+Tuning iterations accept their trajectories without a test: far from the posterior, tests would reject nearly all
+long moves at full cost, and tuning draws are discarded.
 
 `DPMALA` makes a single leapfrog step. One of size η with mass matrix M moves to θ + ½η²M⁻¹G + ηM⁻¹p, p ~ N(0, M): a
 Langevin proposal of variance η². Testing it as a trajectory, with the noisy gradients at both ends, needs one new
@@ -46,7 +46,7 @@ from pymc_dp.steps.target import Target
 from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
 from pymc_dp.steps.tuning import given_noise, kinetic_energy, setting, with_given_noise
 
-#: Leapfrog steps where gradients are paid for; the most where they are free.
+#: Leapfrog steps with released gradients; the largest number with free ones.
 _LEAPFROGS, _MOST_LEAPFROGS = 5, 200
 #: The longest step on a standard normal of one dimension.
 _LONGEST_STEP = 1.4
@@ -65,7 +65,7 @@ class DPHMC(LearningStep):
         Mean leapfrog step. Each trajectory uses the step times a factor within ``1 ± step_size_jitter``, from a
         randomised Halton sequence.
     n_leapfrog : int, optional
-        Leapfrog steps in a trajectory, at least 1. Default: 5; where gradients are free, by the pilot.
+        Leapfrog steps in a trajectory, at least 1. Default: 5; with free gradients, by the pilot.
     step_size_jitter : float
         Relative half-width of the jitter, in [0, 1]. The paper's experiments multiply a largest step η by a number in
         [0, 1): that is ``step_size=η / 2, step_size_jitter=1.0``.
@@ -77,13 +77,13 @@ class DPHMC(LearningStep):
         Part of the cost spent on gradients; the rest is spent on log-ratios.
     noise_multipliers : dict, optional
         Noise by kind of release, as in ``{"gradient": 5.0, "log_ratio": 2.0}``: its standard deviation divided by the
-        sensitivity, the papers' τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many
-        draws the budget affords. The budget chooses the noise of a kind that is left out, with all that is left.
-        Default: that of both.
+        sensitivity, the papers' τ. The noise then determines the cost of a run, and `PrivacyBudget.max_draws` gives
+        the number of draws. The rest of the budget determines the noise of a kind that is left out.
+        Default: the budget determines both.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
-        never keeps it: they move the point that it belongs to.
+        never keeps it: they move the point between its iterations.
     clip_log_ratio, tempering, prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
     vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -91,8 +91,8 @@ class DPHMC(LearningStep):
 
     Notes
     -----
-    *Privacy.* Gradients and log-ratios are released with Gaussian noise calibrated so that the whole run costs
-    what was charged. Everything else (accepting, momenta, step sizes) depends on the data through them only.
+    *Privacy.* Gradients and log-ratios are released with Gaussian noise, calibrated to the charge of the whole run.
+    All other steps (acceptance, momenta, step sizes) depend on the data through them only.
 
     *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is
     clipped; the noise only lowers acceptance. With `tempering` it is the tempered posterior: T times a log-ratio with
@@ -105,10 +105,10 @@ class DPHMC(LearningStep):
     """
 
     name = "dp_hmc"
-    #: The acceptance of a pilot, where the step size is left out.
+    #: The acceptance rate at which a pilot aims, if the step size is not given.
     acceptance_of_pilot: ClassVar[float] = 0.8
     settled = ("step_size", "n_leapfrog")
-    #: Every chain begins anew with its step sizes, and unpickling those to come would import scipy.stats.
+    #: Every chain has new step sizes, and unpickling the generator would import scipy.stats.
     left_behind = (*LearningStep.left_behind, "_halton")
     stats_dtypes_shapes: StatsOfSteps = SHARED_STATS | {
         "diverging": (bool, []),
@@ -140,7 +140,7 @@ class DPHMC(LearningStep):
         self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
         self.step_size = setting("step_size", step_size, learns=learns)
         self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
-        #: Where gradients are free, trajectories are as long as those between draws of the surrogate.
+        #: With free gradients, trajectories are as long as those between draws of the surrogate.
         self._lengthens = n_leapfrog is None and self.control_variates
         self.aimed_acceptance = self.acceptance_of_pilot if step_size is None else None
         self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
@@ -156,9 +156,9 @@ class DPHMC(LearningStep):
         self.start()
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return the releases of one chain: tuning moves without a test, so it asks for no log-ratio.
+        """Return the releases of one chain; tuning iterations have no test and release no log-ratio.
 
-        With control variates, gradients are those of the expansion, and cost nothing.
+        With control variates, gradients are those of the expansion, and free of cost.
         """
         if self.control_variates:
             return with_given_noise([ReleaseRequest("residual", draws, 1.0, 1)], self.noise_multipliers)
@@ -171,24 +171,24 @@ class DPHMC(LearningStep):
         return with_given_noise(requests, self.noise_multipliers)
 
     def stretch(self, factor: float) -> None:
-        """Set the step: on a standard normal, a trajectory turns by a quarter at a factor of 1."""
+        """Set the step size: at a factor of 1, a trajectory on a standard normal is a quarter of a period."""
         self.step_size = factor * min(0.5 * math.pi / self.n_leapfrog, _LONGEST_STEP / self.size**0.25)
 
     def settle(self, known: Approximation) -> None:
-        """Choose the step in a pilot, and how many make a trajectory."""
+        """Adapt the step size in a pilot, and the number of steps to the surrogate's trajectories."""
         super().settle(known)
         if self._lengthens:
             length = max(0.5 * math.pi, known.kernel.length)
             self.n_leapfrog = min(max(round(length / self.step_size), 1), _MOST_LEAPFROGS)
 
     def start(self) -> None:
-        """Forget the gradient of the last chain and begin a new sequence of step sizes."""
+        """Reset the gradient of the last chain and begin a new sequence of step sizes."""
         self._gradient: FloatArray | None = None
         self._halton = scipy.stats.qmc.Halton(d=1, scramble=True, rng=self.rng)
         self._kinetic_energy.set_rng(self.rng)
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose the end of a noisy leapfrog trajectory; accept it by the penalty test."""
+        """Propose the end of a noisy leapfrog trajectory; accept or reject by the penalty test."""
         target, step_size = self.target, self._jittered_step_size()
         momentum = self._kinetic_energy.random()
         log_uniform = -self.rng.exponential()
@@ -196,9 +196,8 @@ class DPHMC(LearningStep):
         gradient = self._gradient
         if gradient is None or not self.reuse_gradient:
             gradient = target.gradient(theta)
-        start = theta, momentum, gradient
-        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(target, *start, step_size)
-        stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
+        theta_new, momentum_new, gradient_new, count = self._leapfrog(target, theta, momentum, gradient, step_size)
+        stats: dict[str, Any] = {"step_size": step_size, "n_gradients": count + (gradient is not self._gradient)}
         self._gradient = gradient
 
         log_free_ratio = target.free(theta_new) - target.free(theta)
@@ -216,10 +215,10 @@ class DPHMC(LearningStep):
     def _leapfrog(
         self, target: Target, theta: FloatArray, momentum: FloatArray, gradient: FloatArray, step_size: float
     ) -> tuple[FloatArray, FloatArray, FloatArray | None, int]:
-        """Return the end of the trajectory, the noisy gradient there (None if it is not finite), and the cost."""
+        """Return the end of the trajectory, its noisy gradient (None if not finite), and the number of gradients."""
         momentum = momentum + 0.5 * step_size * gradient
         for leap in range(1, self.n_leapfrog + 1):
-            with np.errstate(over="ignore"):  # a trajectory may leave the numbers; that is seen to below
+            with np.errstate(over="ignore"):  # overflow is handled below
                 theta = theta + step_size * self._kinetic_energy.velocity(momentum)
             if not np.isfinite(theta).all():
                 return theta, momentum, None, leap - 1
@@ -233,7 +232,7 @@ class DPHMC(LearningStep):
 
 
 class TrajectoryArguments(SharedArguments, total=False):
-    """Those of `DPHMC` that `DPMALA` has, too."""
+    """The arguments of `DPHMC` that `DPMALA` shares."""
 
     clip_gradient: float | None
     clip_log_ratio: float | None
@@ -262,8 +261,8 @@ class DPMALA(DPHMC):
 
     Notes
     -----
-    It is `DPHMC` with ``n_leapfrog=1``: one gradient (two without reuse) and one log-ratio an iteration. It is
-    exact in the same sense.
+    The sampler is `DPHMC` with ``n_leapfrog=1``: one gradient (two without reuse) and one log-ratio an iteration. It
+    is exact in the same sense.
 
     References
     ----------
@@ -272,7 +271,7 @@ class DPMALA(DPHMC):
     """
 
     name = "dp_mala"
-    #: The best one in many dimensions (Roberts and Rosenthal 1998).
+    #: The optimal rate in many dimensions (Roberts and Rosenthal 1998).
     acceptance_of_pilot = 0.574
 
     def __init__(
@@ -291,5 +290,5 @@ class DPMALA(DPHMC):
         return 2 * super().suitable_draws()
 
     def stretch(self, factor: float) -> None:
-        """Set the step: the best one on a standard normal of many dimensions, times a factor."""
+        """Set the step size: a factor of the optimal one on a standard normal of many dimensions."""
         self.step_size = factor * 1.65 / self.size ** (1.0 / 6.0)

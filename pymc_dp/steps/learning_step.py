@@ -1,8 +1,8 @@
 """Steps that can learn their settings before their chains start, by a prelude.
 
-A sampler subclasses `LearningStep`, calls `learn` in its constructor with the settings that it cannot do without, and
-moves on `target` instead of asking its chain: with a prelude its points are standardised, and it asks for the remainder
-beyond the expansion.
+A sampler subclasses `LearningStep`, calls `learn` in its constructor with its required settings, and uses
+`target` instead of its chain: with a prelude its points are standardised, and the remainder beyond the expansion is
+released.
 """
 
 import math
@@ -31,10 +31,10 @@ from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, StandardisedTarget, Target
 from pymc_dp.steps.transition import Transition, penalty_test
 
-#: Draws of a chain where they are far apart.
+#: Draws of a chain for nearly independent ones.
 _DRAWS_OF_TRAJECTORIES = 500
-#: Transitions of a pilot, and how fast it forgets where it began.
-_PILOT_TRANSITIONS, _FORGETTING = 600, 0.6
+#: Transitions of a pilot, and the power at which its gain decreases.
+_PILOT_TRANSITIONS, _POWER_OF_GAIN = 600, 0.6
 
 
 class LearningStep(DPStep):
@@ -48,9 +48,9 @@ class LearningStep(DPStep):
     tempering : float
         T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
         release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
-        reports are marked with.
+        reports state.
     prelude : Prelude, "auto" or None
-        How settings are learned; None: not at all; "auto": by `Prelude()`, where one that is needed is missing.
+        The prelude; None for none; "auto" for `Prelude()` if a required setting is missing.
 
     Attributes
     ----------
@@ -60,18 +60,18 @@ class LearningStep(DPStep):
     tempering : float
         Power of the likelihood in the target.
     learning : Learning or None
-        Its prelude; None where it has none.
+        The prelude; None for none.
     known : Approximation or None
-        The prelude's result, while a run goes on.
+        The prelude's result, during a run.
     """
 
     #: The kind of releases in chains.
     in_chains: InChains = "log_ratios"
-    #: Attributes that `settle` and `stretch` change: every run begins with the values that the step was made with.
+    #: Attributes that `settle` and `stretch` change: every run begins with their initial values.
     settled: ClassVar[tuple[str, ...]] = ()
-    #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
+    #: The acceptance rate at which a pilot aims with `stretch`; None for no pilot.
     aimed_acceptance: float | None = None
-    #: The test of draws, as the result's metadata say it; None: it is not said.
+    #: The test of draws in the result's metadata; None for no entry.
     acceptance_test: str | None = None
 
     clip_gradient: float = math.nan
@@ -79,10 +79,10 @@ class LearningStep(DPStep):
     tempering: float = 1.0
     learning: Learning | None = None
     known: Approximation | None = None
-    #: For samplers on batches: None until they are known.
+    #: For samplers on batches: None until known.
     batch_size: int | None = None
     batches: Batches | None = None
-    #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
+    #: Whether points are standardised: not if the user gave settings on the scale of the parameters.
     _standardised = True
     _starts_given = _can_temper = _batches_of_fixed_size = False
     _point: FloatArray | None = None
@@ -93,21 +93,21 @@ class LearningStep(DPStep):
     # Called by constructors -----------------------------------------------------------------------------------------
 
     def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: Model | None) -> bool:
-        """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
+        """Return whether the step has a prelude, and set it. Given clip bounds exclude control variates.
 
         Parameters
         ----------
         prelude : Prelude, "auto" or None
-            The user's choice; "auto": where something is missing.
+            The user's choice; "auto": if a setting is missing.
         needed : mapping of str to object
-            The settings that the sampler cannot do without; None where one is missing.
+            The required settings; None for missing ones.
         model : Model, optional
             Default: the model of the ``with`` context.
 
         Raises
         ------
         InvalidArgument
-            If a prelude is asked for where there can be none.
+            If a prelude is impossible for the step.
         """
         missing = [name for name, value in needed.items() if value is None]
         if isinstance(prelude, str) and prelude == "auto":
@@ -143,22 +143,22 @@ class LearningStep(DPStep):
         return True
 
     def temper(self, tempering: float) -> None:
-        """Draw from the prior times the likelihood to a power, another and wider posterior: results are marked.
+        """Set the power of the likelihood, which gives a wider posterior: results are marked.
 
         Raises
         ------
         InvalidArgument
-            If it is not above 0 and at most 1.
+            If the power is not above 0 and at most 1.
         """
         self.tempering, self._can_temper = _validate.part_of_one("tempering", tempering), True
 
     def use_batches(self, batch_size: int | None, n_units: int | None) -> None:
-        """Draw batches without replacement; a prelude leaves their size to `default_batch_size`.
+        """Set the batches without replacement; with a prelude `default_batch_size` gives a missing size.
 
         Raises
         ------
         InvalidArgument
-            If the neighbouring relation is not substitution, or the size is missing and there is no prelude.
+            If the neighbouring relation is not substitution, or the size is missing without a prelude.
         """
         name = type(self).__name__
         if self.budget.relation != "substitute":
@@ -175,11 +175,11 @@ class LearningStep(DPStep):
             self._n_units_given = n_units
 
     def default_batch_size(self, n_units: int) -> int:
-        """Return how many units are in a batch where a prelude leaves the choice to the sampler."""
+        """Return the batch size if a prelude leaves the choice to the sampler."""
         raise NotImplementedError
 
     def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units, which batches of a fixed size need; refuse another than was passed."""
+        """Set the number of units, which batches of a fixed size need; refuse another than that given."""
         self._n_units = n_units
         if not self._batches_of_fixed_size:
             return
@@ -192,17 +192,17 @@ class LearningStep(DPStep):
 
     @property
     def simulates(self) -> bool:
-        """Whether synthetic tables are rows simulated from the model: not where units turn out to have several rows."""
+        """Whether synthetic tables are rows simulated from the model: not for units of several rows."""
         return self.learning is not None and self.learning.simulates
 
     @property
     def control_variates(self) -> bool:
-        """Whether chains release remainders beyond an expansion, and not whole log-ratios and gradients."""
+        """Whether chains release remainders beyond an expansion, not whole log-ratios and gradients."""
         return self.learning is not None and self.learning.control_variates
 
     @property
     def target(self) -> Target:
-        """The density that the sampler moves on."""
+        """The target density of the sampler."""
         if self._pilot is not None:
             return self._pilot
         bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
@@ -212,7 +212,7 @@ class LearningStep(DPStep):
         return kind(self.chain, self.known, **bounds, tempering=self.tempering)
 
     def known_batches(self) -> BatchesWithoutReplacement:
-        """Return the batches of a fixed size, for which the number of units has to be known."""
+        """Return the batches of a fixed size, which require a known number of units."""
         if not isinstance(self.batches, BatchesWithoutReplacement):
             raise InvalidArgument(
                 "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
@@ -222,7 +222,7 @@ class LearningStep(DPStep):
 
     @property
     def clip_bounds(self) -> dict[str, float]:
-        """The clip bounds, the prelude's or the user's, for the result's metadata."""
+        """The clip bounds of the prelude or the user, for the result's metadata."""
         if self.learning is None:
             given = {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
             return {kind: bound for kind, bound in given.items() if not math.isnan(bound)}
@@ -232,7 +232,7 @@ class LearningStep(DPStep):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Whether there is a surrogate (chains do not move without one), test and tempering."""
+        """The existence of a surrogate (without one chains do not move), the test and the tempering."""
         facts: dict[str, Any] = {}
         if self.learning is not None:
             facts |= {"noise_aware": int(self.learning.noise_aware), "surrogate_found": int(self.known is not None)}
@@ -246,7 +246,7 @@ class LearningStep(DPStep):
         return facts
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return the error that noise adds to means, by the noise of the scores near the centre."""
+        """Return the error that noise adds to means, from the noise of the scores near the centre."""
         if self.learning is None or self._n_units is None or not self.control_variates:
             return None
         error = self.learning.expected_error(plan.noise_multipliers, self._n_units)
@@ -256,30 +256,30 @@ class LearningStep(DPStep):
     def test(
         self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float, log_uniform: float
     ) -> dict[str, Any]:
-        """Decide on a move by the penalty test on `target`, as `penalty_test` says."""
+        """Decide on a move by the `penalty_test` on `target`."""
         bound = self.target.bound(theta, theta_new)
         return penalty_test(partial(self.release_log_ratio, theta, theta_new), bound, log_free_ratio, log_uniform)
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy log-ratio of all units, or its remainder beyond the expansion."""
+        """Request the noisy log-ratio of all units, or its remainder beyond the expansion."""
         return self.target.log_ratio(theta, theta_new, bound)
 
     def suitable_draws(self) -> int:
-        """Return how many draws of a chain tell nearly all that the approximation allows."""
+        """Return a number of draws of a chain with nearly all the information in the approximation."""
         return _DRAWS_OF_TRAJECTORIES
 
     def noise_per_bound(self) -> float:
-        """Return the standard deviation of the noise of a test, for each unit of its clip bound; 0 for no noise."""
+        """Return the noise standard deviation of a test, for each unit of its clip bound; 0 for no noise."""
         return 2.0 * self.tempering * self.chain.multiplier("residual")
 
     def stretch(self, factor: float) -> None:
-        """Make moves as long as the sampler would make them on a standard normal, times a factor."""
+        """Set the length of moves to a factor of the sampler's length on a standard normal."""
 
     # Before the chains start ----------------------------------------------------------------------------------------
 
     @property
     def share_in_chains(self) -> float:
-        """The part of the cost that pays for chains."""
+        """The part of the cost for chains."""
         return 1.0 if self.learning is None else self.learning.share_in_chains
 
     def prelude_requests(self) -> list[ReleaseRequest]:
@@ -287,13 +287,13 @@ class LearningStep(DPStep):
         return [] if self.learning is None else self.learning.requests()
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of the number of rows in a unit: the prelude depends on it."""
+        """Set the number of rows in a unit, too: the prelude depends on it."""
         super().stand_beside_a_table(beside, units_of_rows=units_of_rows)
         if self.learning is not None:
             self.learning.protect_units(of_several_rows=units_of_rows or self.unit_index is not None)
 
     def forget(self) -> None:
-        """Forget the approximation, and take back the settings that were chosen by it."""
+        """Reset the approximation and the settings that followed from it."""
         self.known = None
         if self._made_with is None:
             self._made_with = {name: getattr(self, name) for name in self.settled}
@@ -301,32 +301,32 @@ class LearningStep(DPStep):
             setattr(self, name, value)
 
     def prelude(self) -> None:
-        """Learn, and adapt the length of moves to the result: free of charge."""
+        """Run the prelude, and adapt the length of moves to its result, free of charge."""
         if self.learning is None:
             return
         self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
         if self.known is None:
             return
-        if not self._standardised:  # points stand for themselves
+        if not self._standardised:  # points are parameters
             self.known = replace(self.known, origin=np.zeros(self.size), axes=np.eye(self.size))
         try:
             self.settle(self.known)
-        except NUMERICAL_FAILURES:  # it was paid for: nothing is raised
+        except NUMERICAL_FAILURES:  # nothing is raised after a release
             self.known = None
 
     @np.errstate(all="ignore")
     def settle(self, known: Approximation) -> None:
-        """Choose settings by the prelude's result, which is in `known` already: by a pilot, for most samplers.
+        """Adapt settings to the prelude's result, which `known` already holds: by a pilot, for most samplers.
 
-        The sampler runs on the surrogate, where all is free, until it has the acceptance that it aims at. The stretch
-        is frozen then: the chains' transitions do not change.
+        The sampler runs on the surrogate, free of cost, until it reaches its acceptance rate. The stretch is then
+        fixed: the chains' transitions do not change.
         """
         aim = self.aimed_acceptance
         if aim is None:
             return
         rng, self.rng = self.rng, np.random.default_rng(0)
-        real = cast(StandardisedTarget, self.target)
-        self._pilot = FreeTarget(self.chain, known, real, np.random.default_rng(1), tempering=self.tempering)
+        target = cast(StandardisedTarget, self.target)
+        self._pilot = FreeTarget(self.chain, known, target, np.random.default_rng(1), tempering=self.tempering)
         try:
             self.start()
             point, log_stretch = known.start(self.rng), 0.0
@@ -336,8 +336,8 @@ class LearningStep(DPStep):
                 transition = self.transition(point)
                 point = transition.theta
                 rate = transition.stats["acceptance_rate"]
-                surprise = (float(transition.stats["accepted"]) if np.isnan(rate) else rate) - aim
-                log_stretch = min(log_stretch + surprise * count**-_FORGETTING, 1.0)
+                excess = (float(transition.stats["accepted"]) if np.isnan(rate) else rate) - aim
+                log_stretch = min(log_stretch + excess * count**-_POWER_OF_GAIN, 1.0)
                 if count > _PILOT_TRANSITIONS // 2:
                     settled.append(log_stretch)
             self.stretch(float(np.exp(np.mean(settled))))
@@ -346,7 +346,7 @@ class LearningStep(DPStep):
             self.start()
 
     def dry_run(self) -> None:
-        """Learn from synthetic rows; refuse a sampler whose chains do not ask for what a clip bound is learned of."""
+        """Run the prelude on synthetic rows; refuse a sampler without the releases of a learned clip bound."""
         if self.learning is None:
             return
         if self.control_variates and self.in_chains == "log_ratios" and not self.noise_per_bound() > 0.0:
@@ -357,33 +357,32 @@ class LearningStep(DPStep):
         self.learning.dry_run(self.chain)
 
     def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
-        """Return how many bytes expansions take, about."""
+        """Return the approximate memory of expansions in bytes."""
         return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
 
     # In chains ------------------------------------------------------------------------------------------------------
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin one chain, which knows nothing of where the last one was."""
+        """Begin one chain, without the point of the last one."""
         self._point = None
         super().setup_chain(rng, tune, draws)
 
     def keep_starts(self, given: bool) -> None:
-        """Start where the user says, if the user does; else at a draw of the approximation."""
+        """Set whether chains start at the user's points, or at draws of the approximation."""
         self._starts_given = given
 
     def moved(self, theta: FloatArray) -> Transition:
         """Make one iteration on standardised points."""
         if self.learning is None:
             return self.transition(theta)
-        if self.known is None:  # noise has led to no surrogate: chains stay where they are
+        if self.known is None:  # no surrogate because of noise: chains do not move
             stats: dict[str, Any] = {
                 name: np.nan if issubclass(kind, np.floating) else False
                 for name, (kind, shape) in self.stats_dtypes_shapes.items()
                 if shape == []
             }
-            nowhere = Standardised(np.full(self.size, np.nan))
-            stats |= {"acceptance_rate": 0.0, "centre_distance": np.inf, "standardised": nowhere}
-            return Transition(theta, stats)
+            stats |= {"acceptance_rate": 0.0, "centre_distance": np.inf}
+            return Transition(theta, stats | {"standardised": Standardised(np.full(self.size, np.nan))})
         if self._point is None:
             self._point = self.known.point(theta) if self._starts_given else self.known.start(self.rng)
         transition = self.transition(self._point)
@@ -394,7 +393,7 @@ class LearningStep(DPStep):
 
     @property
     def likelihood(self) -> xr.Dataset | None:
-        """The likelihood by the last run's releases, without any draw; None if they do not say it."""
+        """The likelihood from the last run's releases; None if they do not determine it."""
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)

@@ -50,8 +50,8 @@ class DPPenalty(RandomWalkStep):
         deviations by name of free variable, on the unconstrained scale: ``{"beta": [0.1, 0.2], "sigma": 0.1}``.
     noise_multipliers : dict, optional
         Noise of log-ratios, as in ``{"log_ratio": 2.0}``: its standard deviation divided by the sensitivity, the
-        paper's τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many draws the budget
-        affords. Default: the budget chooses the noise.
+        paper's τ. The noise then determines the cost of a run, and `PrivacyBudget.max_draws` gives the number of
+        draws. Default: the budget determines the noise.
     clip_log_ratio, tempering, prelude
         See `pymc_dp.steps.learning_step.LearningStep`.
     vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -64,8 +64,8 @@ class DPPenalty(RandomWalkStep):
 
     Notes
     -----
-    *Privacy.* Each iteration releases one log-ratio with Gaussian noise in proportion to the distance proposed, which
-    does not depend on the data but through earlier releases.
+    *Privacy.* Each iteration releases one log-ratio with Gaussian noise proportional to the proposed distance, which
+    depends on the data through earlier releases only.
 
     *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is clipped;
     the noise only lowers acceptance. With `tempering` it is the tempered posterior: T times a log-ratio with noise σ
@@ -108,7 +108,7 @@ class DPPenalty(RandomWalkStep):
 
     @property
     def kind(self) -> str:
-        """The kind of an iteration's release: the log-ratio, or its remainder beyond the expansion."""
+        """The kind of release in an iteration: the log-ratio, or its remainder beyond the expansion."""
         return "residual" if self.control_variates else "log_ratio"
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
@@ -116,11 +116,11 @@ class DPPenalty(RandomWalkStep):
         return with_given_noise([ReleaseRequest(self.kind, tune + draws, 1.0, 1)], self.noise_multipliers)
 
     def suitable_draws(self) -> int:
-        """Return how many draws make about a hundred that are independent: a random walk is slow."""
+        """Return a number of draws with an effective sample size of about a hundred: a random walk is slow."""
         return min(1000 + 200 * self.size, 5000)
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose a move and accept it by the penalty test."""
+        """Propose a move; accept or reject by the penalty test."""
         target, log_uniform = self.target, -self.rng.exponential()
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
         log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
@@ -135,14 +135,14 @@ class DPMinibatchPenalty(DPPenalty):
     Parameters
     ----------
     budget : PrivacyBudget
-        What the run is charged to; its relation has to be ``"substitute"``.
+        The budget of the run; its relation has to be ``"substitute"``.
     batch_size : int, optional
         Units in a batch. Default, with a prelude: a tenth of them.
     tempering : float
         T, the power of the likelihood in the target, above 0 and at most 1. Without tempering the noise grows with
         the number of units; with T = n0 / n it does not.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
+        The public number of units. `sample` determines it, and so do plans inside ``with model:``.
     proposal, proposal_scale, noise_multipliers
         See `pymc_dp.steps.penalty.DPPenalty`.
     clip_log_ratio, prelude
@@ -157,11 +157,11 @@ class DPMinibatchPenalty(DPPenalty):
 
     Notes
     -----
-    *Privacy.* The estimated variance is data, too: it is released as a part of one number, with the sensitivity of
-    that (`pymc_dp.release.queries.sensitivity`).
+    *Privacy.* The estimated variance depends on the data, too: one number with both is released, with its
+    sensitivity (`pymc_dp.release.queries.sensitivity`).
 
-    *Exactness.* Approximate: the error of drawing a batch is taken to be normal with the estimated variance, which
-    ignores that batches are drawn without replacement and so is too large by 1 / (1 - b / n).
+    *Exactness.* Approximate: the error of drawing a batch is assumed normal with the estimated variance, which
+    ignores the sampling without replacement and is too large by a factor of 1 / (1 - b / n).
 
     References
     ----------
@@ -188,22 +188,21 @@ class DPMinibatchPenalty(DPPenalty):
 
     @property
     def kind(self) -> str:
-        """The kind of an iteration's release: the log-ratio of a batch, or its remainder."""
+        """The kind of release in an iteration: the log-ratio of a batch, or its remainder."""
         return "log_ratio"
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return the releases of one chain: a log-ratio of a batch in every iteration."""
-        batches = self.known_batches()
         coordinates = 2 if self.clip_diagnostics == "private" else 1
-        request = ReleaseRequest("log_ratio", tune + draws, 1.0, coordinates, **vars(batches))
+        request = ReleaseRequest("log_ratio", tune + draws, 1.0, coordinates, **vars(self.known_batches()))
         return with_given_noise([request], self.noise_multipliers)
 
     def noise_per_bound(self) -> float:
-        """Return the standard deviation of the noise of a test, for each unit of a small clip bound."""
+        """Return the noise standard deviation of a test, for each unit of a small clip bound."""
         return 2.0 * self.tempering * self.known_batches().scale * self.chain.multiplier("log_ratio")
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""
+        """Request the noisy variance-penalised log-ratio of a fresh batch."""
         return self.target.batch_log_ratio(
             theta, theta_new, bound, self.known_batches(), counted=self.clip_diagnostics == "private"
         )

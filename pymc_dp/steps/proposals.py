@@ -1,7 +1,7 @@
-"""Random-walk proposals, as small objects: write another by keeping to `Proposal`. And steps that move by them.
+"""Random-walk proposals, subclasses of `Proposal`, and the steps that use them.
 
-How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
-distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
+The noise of a test is proportional to the length of the move, as the clip bound of a log-ratio is:
+moves of one component, and moves that keep their direction, cover more distance at the same noise.
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +18,9 @@ from pymc_dp.steps.learning_step import LearningStep
 
 
 class Proposal(ABC):
-    """A random-walk proposal, reversible on the point together with the direction that it stores.
+    """A random-walk proposal, reversible on the joint state of the point and a stored direction.
 
-    A subclass draws from the `rng` that `start` was given and from nothing else.
+    A subclass draws all its randomness from the `rng` of `start`.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ class Proposal(ABC):
 
     name: ClassVar[str]
 
-    #: How many times longer moves are than the scale says.
+    #: The factor of the scale in the length of moves.
     stretch: float = 1.0
-    #: The share of good proposals that is accepted: a pilot aims at it.
+    #: The acceptance rate of good proposals: the aim of a pilot.
     aimed_acceptance: ClassVar[float] = 0.3
-    #: The best length of a move on a standard normal of one dimension; and whether it is that in many, because a move
-    #: is of one component, or that divided by the root of their number.
+    #: The best length of a move on a standard normal of one dimension; and whether moves are of one component, else the
+    #: length is divided by the root of the dimension.
     best_length: ClassVar[float] = 2.4
     one_component: ClassVar[bool] = False
 
@@ -72,7 +72,7 @@ class Proposal(ABC):
         return changed
 
     def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain that moves `size` parameters, with no memory of the last one; refuse a scale for others."""
+        """Begin a chain on `size` parameters, without memory of the last one; refuse a scale of another size."""
         factor = self.stretch * self._factor
         if factor.ndim and len(factor) != size:
             raise InvalidArgument(
@@ -87,20 +87,20 @@ class Proposal(ABC):
         """Return a proposal and the log of q(theta | proposal) / q(proposal | theta)."""
 
     def decided(self, *, accepted: bool) -> None:  # noqa: B027
-        """Store whether the last proposal was accepted: a released decision, so it may be used freely."""
+        """Store whether the last proposal was accepted: a released decision, usable without restriction."""
 
 
 class _Walk(Proposal):
-    """Normal steps of all components, or of one that is chosen at random; or half-normal ones in a kept direction.
+    """Normal moves of all components, or of a random one; or half-normal moves in a kept direction.
 
-    The state of a guided walk is the position and the direction, one sign for each component. Components that were
-    moved turn around on rejection, which makes the walk reversible on both (Gustafson 1998).
+    The state of a guided walk is the position and the direction, one sign for each component. The signs of the moved
+    components are reversed on rejection, which makes the walk reversible on the joint state (Gustafson 1998).
     """
 
     guided: ClassVar[bool] = False
 
     def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain, in a random direction if it is guided."""
+        """Begin a chain, with a random direction for a guided walk."""
         super().start(rng, size)
         if self.guided:
             self._direction: FloatArray = rng.choice(np.array([-1.0, 1.0]), size=size)
@@ -115,7 +115,7 @@ class _Walk(Proposal):
         return theta + move, 0.0
 
     def decided(self, *, accepted: bool) -> None:
-        """Turn the moved components around after a rejection."""
+        """Reverse the direction of the moved components after a rejection."""
         if self.guided and not accepted:
             self._direction[self._moved] *= -1.0
 
@@ -134,14 +134,14 @@ class OneComponentProposal(_Walk):
 
 
 class GuidedWalkProposal(_Walk):
-    """Half-normal steps in a direction that is kept while proposals are accepted and turned around on rejection."""
+    """Half-normal moves in a direction that is kept on acceptance and reversed on rejection."""
 
     name, guided = "guided-walk", True
     aimed_acceptance = 0.4
 
 
 class OneComponentGuidedWalkProposal(_Walk):
-    """A guided walk of one component at a time: each component keeps a direction of its own."""
+    """A guided walk of one component at a time, with a direction for each component."""
 
     name, one_component, guided = "one-component-guided-walk", True, True
     aimed_acceptance, best_length = 0.5, 1.5
@@ -154,17 +154,17 @@ PROPOSALS: dict[str, type[Proposal]] = {
 
 
 def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
-    """Return the setting that gives moves a length, an object's own scale too; None where nothing does."""
+    """Return the setting of the length of moves, or a proposal object with its scale; None for neither."""
     return proposal_scale if isinstance(proposal, str) else proposal
 
 
 class RandomWalkStep(LearningStep):
-    """A step that moves by a `Proposal`: a prelude says how far, where nothing else does."""
+    """A step with a `Proposal`: a prelude learns the length of moves unless it is given."""
 
     settled = ("proposal",)
 
     def move_by(self, proposal: Any, proposal_scale: Any, *, part_of_aim: float = 1.0) -> None:
-        """Take a proposal, by name or as an object; a pilot aims at this part of the acceptance that it aims at."""
+        """Set the proposal, by name or as an object; a pilot aims at this part of its acceptance rate."""
         scale = self.in_order("proposal_scale", proposal_scale)
         self._standardised = isinstance(proposal, str) and scale is None
         if isinstance(proposal, Proposal):
@@ -187,5 +187,5 @@ class RandomWalkStep(LearningStep):
         self.proposal.start(self.rng, self.size)
 
     def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        """Set the length of moves to a factor of the proposal's best length on a standard normal."""
         self.proposal = self.proposal.stretched(factor, self.rng, self.size)

@@ -35,15 +35,15 @@ class DPSGHMC(StochasticGradientStep):
     Parameters
     ----------
     friction : float, optional
-        C, in units of the mass over time. The noise of a gradient is that which this friction asks for; more
-        friction means more noise and a lower cost. Default: the least friction whose noise the budget can pay for.
+        C, in units of the mass over time. It determines the noise of a gradient; more friction means more noise and a
+        lower cost. Default: the least friction whose noise the budget can pay for.
     n_leapfrog : int, optional
-        Leapfrog steps, each with a fresh batch, in one iteration; at least 1. Default: 10; with a prelude 15.
+        Leapfrog steps in one iteration, each with a fresh batch; at least 1. Default: 10; with a prelude 15.
     refresh_momentum : bool
-        Draw a new momentum in each iteration. False keeps it, and only friction and noise change it.
+        Draw a new momentum in each iteration. Else only friction and noise change it.
     noise_estimate : float
-        The part of `friction` that the noise of drawing batches accounts for, below `friction`; from public
-        knowledge. Less noise is then injected, which costs more.
+        The part of `friction` that balances the variance between batches, below `friction`; from public knowledge.
+        Less noise is then injected, which costs more.
     clip_gradient, step_size, sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -54,8 +54,8 @@ class DPSGHMC(StochasticGradientStep):
     *Privacy.* Every gradient is of a fresh batch. Its scale N / (q N) belongs to the release: sum and noise are
     scaled together. Steps that decrease compose different noise multipliers.
 
-    *Exactness.* Approximate, even without noise: the step size biases the draws, and so does what drawing batches
-    adds to the noise beyond `noise_estimate`. Both shrink with the step (docs: "Stochastic gradients").
+    *Exactness.* Approximate, even without noise: the step size biases the draws, and so does the variance between
+    batches beyond `noise_estimate`. Both biases decrease with the step (docs: "Stochastic gradients").
 
     References
     ----------
@@ -83,16 +83,16 @@ class DPSGHMC(StochasticGradientStep):
         self.noise_estimate = _validate.not_negative("noise_estimate", noise_estimate)
         if self.friction is not None and self.noise_estimate >= self.friction:
             raise InvalidArgument("noise_estimate must be below friction: otherwise no privacy noise is left.")
-        #: C - B: the part of friction whose noise is injected.
+        #: C - B: the part of friction with injected noise.
         self.injected = None if self.friction is None else self.friction - self.noise_estimate
         self.start()
 
     def start(self) -> None:
-        """Forget the momentum of the last chain."""
+        """Reset the momentum of the last chain."""
         self._momentum: FloatArray | None = None
 
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
-        """Follow the dynamics with friction: half a step of position, kicks in between, half a step at the end."""
+        """Integrate the dynamics with friction: a half step of position, kicks, and a half step at the end."""
         friction = self.injected_now + self.noise_estimate
         momentum = self._momentum
         if momentum is None or self.refresh_momentum:
@@ -110,7 +110,7 @@ class DPSGHMC(StochasticGradientStep):
         return theta
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which friction or step size would fit."""
+        """Return a friction or step size that would fit the budget."""
         friction = (self.injected or 0.0) * noise_factor**2 + self.noise_estimate
         return (
             f"What would fit: friction={friction:.4g}, or steps {noise_factor**2:.4g} times smaller, or "

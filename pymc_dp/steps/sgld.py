@@ -29,7 +29,7 @@ class DPSGLD(StochasticGradientStep):
         η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first. It sets
         the noise: smaller steps cost less each.
     n_steps : int, optional
-        Langevin steps, each with a fresh batch, in one iteration; at least 1. Default: 1; with a prelude 40.
+        Langevin steps in one iteration, each with a fresh batch; at least 1. Default: 1; with a prelude 40.
     clip_gradient, sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -39,11 +39,11 @@ class DPSGLD(StochasticGradientStep):
     -----
     The inverse of the mass matrix scales the steps.
 
-    *Privacy.* As in `DPSGHMC`. A mass matrix that is no multiple of the identity asks for noise in some directions
-    beyond what the gradient carries; it is added in public and protects nobody.
+    *Privacy.* As in `DPSGHMC`. A mass matrix that is no multiple of the identity requires more noise in some
+    directions than the gradient has; the difference is public and adds no protection.
 
     *Exactness.* Approximate: the variance is too large by a part of about η λ / 4, λ the precision of the posterior
-    in the metric of M, and by what drawing batches adds.
+    in the metric of M, and by the variance between batches.
 
     References
     ----------
@@ -81,5 +81,5 @@ class DPSGLD(StochasticGradientStep):
         return theta
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which step size would fit."""
+        """Return a step size that would fit the budget."""
         return f"What would fit: step_size={self.step_sizes.scale / noise_factor**2:.4g} (the decay unchanged)."

@@ -1,8 +1,8 @@
 r"""Differentially private stochastic gradient Nosé-Hoover thermostats.
 
 Ding, Fang, Babbush, Chen, Skeel and Neven (2014), with the privacy noise as the noise of the diffusion. Friction is
-no setting but a variable that grows while the momentum is too hot and falls while it is too cold, so that it finds
-the friction that all noise together asks for, that of drawing batches among it.
+a dynamic variable that grows while the kinetic energy is above its mean and falls below it, so that it balances the sum
+of all noise, including that between batches.
 
 ========================  ==========================================================
 symbol                    here
@@ -43,7 +43,7 @@ class DPSGNHT(StochasticGradientStep):
     thermostat_mass : float
         Q, in units of time squared: how slowly friction adapts.
     n_steps : int, optional
-        Steps, each with a fresh batch, in one iteration; at least 1. Default: 10; with a prelude 15.
+        Steps in one iteration, each with a fresh batch; at least 1. Default: 10; with a prelude 15.
     clip_gradient, step_size, sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     vars, budget, budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
@@ -53,8 +53,8 @@ class DPSGNHT(StochasticGradientStep):
     -----
     *Privacy.* As in `DPSGHMC`.
 
-    *Exactness.* Approximate: the step size biases the draws. Noise of batches whose covariance is constant and in
-    proportion to the identity is adapted to; other noise biases.
+    *Exactness.* Approximate: the step size biases the draws. Friction adapts to noise between batches whose covariance
+    is constant and proportional to the identity; other noise biases the draws.
 
     References
     ----------
@@ -80,12 +80,12 @@ class DPSGNHT(StochasticGradientStep):
         self.start()
 
     def start(self) -> None:
-        """Forget the momentum and the friction of the last chain."""
+        """Reset the momentum and the friction of the last chain."""
         self._momentum: FloatArray | None = None
         self._friction = 0.0
 
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
-        """Follow the thermostat's dynamics: position, friction, kick, friction, position."""
+        """Integrate the thermostat's dynamics: position, friction, kick, friction, position."""
         mean_mass = 1.0 / float(np.mean(1.0 / self.mass.masses))
         if self._momentum is None:
             self._momentum = self.mass.random_momentum(self.rng)
@@ -96,7 +96,7 @@ class DPSGNHT(StochasticGradientStep):
             friction += 0.5 * step_size * self._heating(momentum)
             drift = self.drift(theta)
             damping = 0.5 * step_size * friction * mean_mass / self.mass.masses
-            if drift is None or not np.all(damping > -1.0):  # so cold that friction turned into explosion
+            if drift is None or not np.all(damping > -1.0):  # negative friction makes the dynamics unstable
                 return None
             momentum = self.kicked(momentum, drift, damping, step_size)
             friction += 0.5 * step_size * self._heating(momentum)
@@ -110,7 +110,7 @@ class DPSGNHT(StochasticGradientStep):
         return (float(speed @ speed) / float(np.sum(1.0 / self.mass.masses)) - 1.0) / self.thermostat_mass
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which diffusion or step size would fit."""
+        """Return a diffusion or step size that would fit the budget."""
         return (
             f"What would fit: diffusion={(self.diffusion or 0.0) * noise_factor**2:.4g}, or steps "
             f"{noise_factor**2:.4g} times smaller, or diffusion=None to let the budget choose."

@@ -9,15 +9,15 @@ symbol                    here
 :math:`T`                 `tempering`
 :math:`\tau_t`            noise multiplier
 :math:`\Delta`            sensitivity: b, and 2b for batches without replacement
-:math:`s_t`               standard deviation of the noise in the estimate, which the dynamics ask for
+:math:`s_t`               standard deviation of the noise in the estimate, which the dynamics determine
 ========================  ==========================================================
 
 The estimate of the gradient of :math:`T \sum_i \ln p(x_i \mid \theta)` is
 
 .. math:: \hat G = \frac{T}{q} \Big( \sum_{i \in B} \operatorname{clip}_b(g_i) + N(0, \tau_t^2 \Delta^2 I) \Big),
 
-and :math:`\tau_t = s_t q / (T \Delta)`: the dynamics fix the noise, the noise fixes the cost, and the budget says
-whether it fits. A release is scaled together with its noise.
+and :math:`\tau_t = s_t q / (T \Delta)`: the dynamics determine the noise, and the noise the cost, which the budget
+may exclude. A release is scaled together with its noise.
 """
 
 import math
@@ -43,13 +43,13 @@ from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tuning import MassMatrix, required, setting
 
-#: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
+#: The step size of a free sampler on a normal posterior; a smaller one indicates a narrow part of the posterior.
 _STEP_ON_A_NORMAL = 1.0
-#: Clip bounds of remainders grow by less than this factor at nearly all points, in few dimensions as well.
+#: An upper limit of the growth of clip bounds of remainders, at nearly all points and in any dimension.
 _GROWTH_OF_BOUND = 4.0
-#: With a prelude: part of the units in a batch, and the least number of them.
+#: With a prelude: the part of the units in a batch, and the smallest batch.
 _PART_IN_BATCH, _SMALLEST_DEFAULT_BATCH = 0.02, 100
-#: Each has noise of its own, which is planned and stored.
+#: The largest number of step sizes, each with a planned and stored noise multiplier.
 _MOST_STEP_SIZES = 1_000_000
 
 
@@ -62,7 +62,7 @@ class StepSizes:
 
     @classmethod
     def of(cls, step_size: Any) -> "StepSizes":
-        """Return the step sizes that a number, or a pair of scale and decay, stands for."""
+        """Return the step sizes of a number, or of a pair of scale and decay."""
         pair = step_size if isinstance(step_size, Sequence | np.ndarray) and np.ndim(step_size) else (step_size, 0.0)
         if len(pair) != 2:
             raise InvalidArgument("step_size must be a number, or a pair of the first step and its decay.")
@@ -79,7 +79,7 @@ class StepSizes:
         return self.scale * float(iteration) ** -self.decay if self.decay else self.scale
 
     def groups(self, iterations: int) -> list[tuple[float, int]]:
-        """Return the different step sizes, and how many iterations have each."""
+        """Return the different step sizes, each with its number of iterations."""
         if not self.decay:
             return [(self.scale, iterations)]
         if iterations > _MOST_STEP_SIZES:
@@ -90,7 +90,7 @@ class StepSizes:
 
 
 class StochasticGradientArguments(SharedArguments, total=False):
-    """Those of samplers without a test: see `StochasticGradientStep`."""
+    """The arguments of samplers without a test: see `StochasticGradientStep`."""
 
     clip_gradient: float | None
     step_size: float | tuple[float, float] | None
@@ -108,18 +108,18 @@ class StochasticGradientStep(LearningStep):
     Parameters
     ----------
     clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Where it
-        clips, the draws are biased: there is no test. A Lipschitz constant of one unit's log-likelihood never clips.
+        Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Clipping
+        biases the draws, without a test. A Lipschitz constant of one unit's log-likelihood never clips.
     step_size : float or (float, float)
         The step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first.
         The bias shrinks with the step.
     sampling_probability : float, optional
-        With which each unit is in a batch: for budgets with ``relation="add-remove"``.
+        The probability of each unit in a batch: for budgets with ``relation="add-remove"``.
     batch_size : int, optional
         Units in a batch: for budgets with ``relation="substitute"``. Default, with a prelude: one in fifty.
     n_units : int, optional
-        The number of units, with `batch_size` only: public there. `sample` finds it by itself, and so do plans
-        inside ``with model:``.
+        The public number of units, with `batch_size` only. `sample` determines it, and so do plans inside
+        ``with model:``.
     tempering : float
         Power of the likelihood in the target, above 0 and at most 1. Results and reports are marked.
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
@@ -144,12 +144,12 @@ class StochasticGradientStep(LearningStep):
         "step_size": (np.float64, []),
     }
     acceptance_test = "none"
-    #: The step where posteriors are standardised; and which power of the length of a move it goes with.
+    #: The step size on standardised posteriors; and the power of the length of a move to which it is proportional.
     learned_step: ClassVar[float]
     order_of_dynamics: ClassVar[int] = 1
-    #: A, which sets the noise of the dynamics, apart from the step size; None to let the budget choose it.
+    #: A, which determines the noise of the dynamics at a step size; None for the budget's choice.
     injected: float | None = None
-    #: How many gradients of fresh batches one iteration asks for.
+    #: The number of gradients of fresh batches in one iteration.
     gradients_per_iteration: int
 
     def __init__(
@@ -202,19 +202,19 @@ class StochasticGradientStep(LearningStep):
 
     @abstractmethod
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
-        """Return the point after one iteration; None if it is not finite."""
+        """Return the point after one iteration, or None if it is not finite."""
 
     # Used by samplers -------------------------------------------------------------------------------------
 
     def steps_per_iteration(self, argument: str, value: int | None, *, plain: int, learned: int) -> int:
-        """Return how many steps an iteration has, each with a fresh batch; its defaults without and with a prelude."""
+        """Return the number of steps, each with a fresh batch, in an iteration; defaults are `plain` and `learned`."""
         default = plain if self.learning is None else learned
         self.gradients_per_iteration = _validate.whole(argument, default if value is None else value, at_least=1)
         return self.gradients_per_iteration
 
     @property
     def injected_now(self) -> float:
-        """`injected`, or the budget's choice: the noise that was paid for, read backwards."""
+        """`injected`, or the value that corresponds to the noise that the budget paid for."""
         if self.injected is not None:
             return self.injected
         if self.learning is not None:
@@ -223,15 +223,15 @@ class StochasticGradientStep(LearningStep):
         return (paid / _noise_of_dynamics(1.0, self.step_sizes.at(1))) ** 2
 
     def drift(self, theta: FloatArray) -> FloatArray | None:
-        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite.
+        """Return the noisy gradient of the tempered log-posterior on a fresh batch, or None if not finite.
 
-        Its noise is that of the dynamics: the part that privacy does not add is drawn in public.
+        Its noise is that of the dynamics: the difference to the privacy noise is public.
         """
         target, batches = self.target, self._batches()
         with np.errstate(all="ignore"):
             free = target.free_gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(free).all():
-            return None  # nothing is asked there
+            return None  # without a release
         counted = self.clip_diagnostics == "private"
         release = target.batch_gradient(theta, batches, counted=counted, multiplier=self._multiplier_paid())
         scale = self.tempering * batches.scale
@@ -247,8 +247,8 @@ class StochasticGradientStep(LearningStep):
     def kicked(self, momentum: FloatArray, drift: FloatArray, damping: FloatArray, step_size: float) -> FloatArray:
         """Return the momentum after a kick, with friction on the mean of the old momentum and the new one.
 
-        `damping` is half of what friction takes off in a step, by mass. So N(0, M) is kept exactly and for friction of
-        any size, where Euler's step inflates it.
+        `damping` is half of the relative loss by friction in a step, by mass. N(0, M) is invariant exactly and for
+        friction of any size, where Euler's step inflates it.
         """
         kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift
         return self.mass.times(1.0 / (1.0 + damping), kicked)
@@ -260,13 +260,13 @@ class StochasticGradientStep(LearningStep):
         return min(n_units, max(_SMALLEST_DEFAULT_BATCH, round(_PART_IN_BATCH * n_units)))
 
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return the releases of one chain: the same number of gradients in every iteration, at the steps' noise."""
+        """Return the releases of one chain: equally many gradients in every iteration, at the steps' noise."""
         batches, each = self._batches(), self.gradients_per_iteration
         coordinates = self.size
-        if self.clip_diagnostics == "private":  # entries that count: see the batches' `count_factor`
+        if self.clip_diagnostics == "private":  # counts of units: see the batches' `count_factor`
             coordinates += 2 if isinstance(batches, PoissonBatches) else 1
         groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
-        if self.learning is not None:  # the noise is as small as the budget makes it; the rest is drawn in public
+        if self.learning is not None:  # the budget determines the noise; the rest is public
             groups = [(1.0, (tune + draws) * each)]
         elif self.injected is not None:
             unit = self._noise_unit(self.clip_gradient)
@@ -274,7 +274,7 @@ class StochasticGradientStep(LearningStep):
                 batches.releases("gradient", count, _noise_of_dynamics(self.injected, step_size) / unit, coordinates)
                 for step_size, count in groups
             ]
-        # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
+        # Shares proportional to count times step size make noise proportional to 1/√step_size, as in the dynamics.
         whole = math.fsum(step_size * count for step_size, count in groups)
         return [
             ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **vars(batches))
@@ -282,8 +282,8 @@ class StochasticGradientStep(LearningStep):
         ]
 
     def settle(self, known: Approximation) -> None:
-        """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
-        # The remainder beyond the expansion grows with the distance from the centre, and so does its clip bound.
+        """Choose a step size at which the dynamics are stable, given the posterior and the privacy noise."""
+        # The remainder beyond the expansion, and its clip bound, grow with the distance from the centre.
         bound = known.clip_gradient * (_GROWTH_OF_BOUND if self.control_variates else 1.0)
         paid = self._multiplier_paid() * self._noise_unit(bound)
         if self._chooses_step:
@@ -301,7 +301,7 @@ class StochasticGradientStep(LearningStep):
             )
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Move along the noisy dynamics; there is no test."""
+        """Move along the noisy dynamics, without a test."""
         step_size = self._step_size = self.step_sizes.at(self._iteration + 1)
         self._n_gradients, self._noise_std = 0, math.nan
         theta_new = self.move(theta, step_size)
@@ -310,7 +310,7 @@ class StochasticGradientStep(LearningStep):
             self.start()
         stats = {
             "accepted": theta_new is not None,
-            "acceptance_rate": math.nan,  # there is no test
+            "acceptance_rate": math.nan,  # without a test
             "diverging": theta_new is None,
             "gradient_noise_std": self._noise_std,
             "log_ratio": math.nan,
@@ -335,5 +335,5 @@ class StochasticGradientStep(LearningStep):
 
 
 def _noise_of_dynamics(injected: float, step_size: float) -> float:
-    """Return √(2 A / η), the noise that the estimate of the gradient carries: times η, a kick's of variance 2 A η."""
+    """Return √(2 A / η), the noise of the gradient's estimate: times η it has the variance 2 A η of a kick."""
     return float(np.sqrt(2.0 * injected / step_size))

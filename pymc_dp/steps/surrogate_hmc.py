@@ -1,9 +1,9 @@
-r"""Differentially private MCMC with control variates: pay once for an expansion, from which draws are free.
+r"""Differentially private MCMC with control variates: an expansion is released once, and its draws are free.
 
-A prelude finds a centre and releases the expansion there (`prelude`). With the exact prior it makes a surrogate of the
-posterior, from which draws are free. How far the log-likelihood is from it is released at some draws; or every draw is
-tested: the remainder of a unit's log-ratio beyond the expansion is small, and the penalty test releases their sum with
-noise in proportion to a bound on one of them.
+A prelude finds a centre and releases an expansion of the log-likelihood at it (`prelude`). With the exact prior it is a
+surrogate of the posterior, whose draws are free. The error of the expansion is released at some draws; or every draw is
+tested: the remainder of a unit's log-ratio beyond the expansion is small, and the penalty test releases the sum with
+noise proportional to a bound on one of them.
 
 ========================  ==========================================================
 symbol                    here
@@ -37,14 +37,14 @@ from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.transition import Transition, untested
 
-#: Tuning of NUTS where its mass matrix is known: it finds a step size.
+#: Tuning iterations of NUTS for its step size: its mass matrix is known.
 _TUNING_OF_NUTS = 300
 
 
 class DPSurrogateHMC(LearningStep):
-    """Differentially private Hamiltonian Monte Carlo on a surrogate of the posterior, which is paid for once.
+    """Differentially private Hamiltonian Monte Carlo on a surrogate of the posterior, which is released once.
 
-    It needs a budget and nothing else: scales, directions, clip bounds and the way to the centre are learned by small
+    The only required argument is a budget: scales, directions, clip bounds and the centre are learned by small
     releases.
 
     Parameters
@@ -52,34 +52,33 @@ class DPSurrogateHMC(LearningStep):
     vars : sequence of variables, optional
         All free variables of the model. Default: all.
     budget : PrivacyBudget
-        What the run is charged to. Under add-remove a noisy number of units is released first.
+        The budget of the run. Under add-remove a noisy number of units is released first.
     synthetic : Model, optional
-        The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
-        nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
-        subsample, or a table simulated from a fit cannot be recognised (docs: "The guarantee").
+        The same model on a synthetic table, public or simulated, for dry runs only. A model with an array of the data's
+        model, or a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be recognised
+        (docs: "The guarantee").
     newton_steps, shares, clip_gradient, clip_curvature, noise_aware
-        As in `Prelude`. Draws are tested where ``shares.tests`` is above zero. Default: they are not.
+        As in `Prelude`. Draws are tested if ``shares.tests`` is above zero. Default: no test.
     trajectories : int, optional
-        Free trajectories between two draws. Default: as many as make proposals nearly independent, or as are worth
-        their time.
+        Free trajectories between two draws. Default: enough for nearly independent proposals, within a limit of time.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
     Notes
     -----
-    *Before the charge* the search for a centre is tried in a dry run on synthetic rows, with noise in the plan's
-    proportion. After it, whatever noise does, nothing is raised: a step that cannot be made is left out, and where
-    there is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+    *Before the charge* a dry run searches a centre on synthetic rows, with noise in the plan's proportion. After the
+    charge nothing is raised because of noise: failing steps are left out, and without a surrogate chains do not move
+    and ``surrogate_found`` in the ``privacy`` group is 0.
 
-    *Draws* that are not tested are those of PyMC's NUTS, from the priors times the released likelihood: the result has
-    its statistics, and ``tune`` is what it tunes its step size in.
+    *Draws* without a test are those of PyMC's NUTS, from the priors times the released likelihood: the result has
+    its statistics, and ``tune`` iterations adapt its step size.
 
-    *Privacy.* Score, curvature and what tests ask for are sums of clipped contributions released with Gaussian
-    noise; preconditioner, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
+    *Privacy.* Score, curvature and the remainders of tests are sums of clipped contributions with Gaussian noise;
+    preconditioner, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
 
-    *Exactness.* With tests, and as long as nothing that they ask for is clipped, the plain draws' stationary
-    distribution is, exactly, the posterior tilted once by the errors of the released score and curvature (docs:
-    "Control variates"). The score's is noise of a known law: the likelihood integrates over it.
+    *Exactness.* With tests, and without clipped remainders, the draws' stationary distribution is exactly the posterior
+    tilted by the errors of the released score and curvature (docs: "Control variates"). The distribution of the score's
+    noise is known: the likelihood integrates over it.
 
     References
     ----------
@@ -120,18 +119,18 @@ class DPSurrogateHMC(LearningStep):
             self.default_tune_steps = _TUNING_OF_NUTS
 
     def keep_starts(self, given: bool) -> None:
-        """Start with draws of the surrogate all the same: they are independent of where a chain was put."""
+        """Ignore given starts: chains begin with draws of the surrogate, independent of them."""
 
     def suitable_draws(self) -> int:
-        """Return twice as many as are tested where they cost nothing."""
+        """Return the number of tested draws, or twice as many free ones."""
         return super().suitable_draws() * (1 if self.tested else 2)
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
-        """Return the releases of one chain: remainders of log-ratios, for every kept draw, where draws are tested."""
+        """Return the releases of one chain: with tests, a remainder of the log-ratio for every kept draw."""
         return [ReleaseRequest("residual", draws, 1.0, 1)] if self.tested else []
 
     def settle(self, known: Approximation) -> None:
-        """See that NUTS can begin: a likelihood and a mass matrix without rounding errors that are too large for it."""
+        """Check the input of NUTS: likelihood and mass matrix are numerically positive definite."""
         super().settle(known)
         likelihood = self.likelihood
         if not self.tested and likelihood is not None:
@@ -140,7 +139,7 @@ class DPSurrogateHMC(LearningStep):
                     raise NotComputable("What was released is no finite density.")
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose a draw of the surrogate; accept it by the penalty test on the remainder beyond the expansion."""
+        """Propose a draw of the surrogate; accept or reject by the penalty test on the remainder."""
         log_uniform, known = -self.rng.exponential(), self.known
         assert known is not None  # noqa: S101
         new = known.kernel.run(known.theta(theta), self.trajectories or known.kernel.trajectories_apart, self.rng)
@@ -150,6 +149,6 @@ class DPSurrogateHMC(LearningStep):
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """Approximation and likelihood, unless draws are tested or noise has led to no likelihood."""
+        """Approximation and likelihood, unless draws are tested or noise precludes a likelihood."""
         likelihood = self.likelihood
         return None if self.tested or self.known is None or likelihood is None else (self.known, likelihood)

@@ -1,6 +1,6 @@
-"""The densities that samplers move on: the log-posterior as a free part and a part that is released.
+"""The target densities of samplers: the log-posterior as a free part and a released part.
 
-A sampler asks for both and does not know which is which: without a prelude the prior is free and log-ratios and
+A sampler uses both parts and is independent of the division: without a prelude the prior is free and log-ratios and
 gradients of the likelihood are released; with one, prior and expansion are free, and the remainder beyond the
 expansion is released; in a pilot, all is free.
 """
@@ -20,14 +20,14 @@ from pymc_dp.steps.prelude.learning import gradient_query
 
 
 class Target:
-    """Prior times likelihood, or a power of it: the prior is free. Others differ in the free and the released part.
+    """Prior times likelihood to a power, with a free prior. Subclasses differ in the free and the released part.
 
     Parameters
     ----------
     chain : ChainAccess
-        Whom to ask.
+        The access to the curator.
     clip_gradient, clip_log_ratio : float
-        Clip bounds of a unit's gradient, and of its log-ratio per unit of distance; NaN where none is asked for.
+        Clip bounds of a unit's gradient, and of its log-ratio per unit of distance; NaN for unused ones.
     tempering : float
         Power of the likelihood.
     """
@@ -44,11 +44,11 @@ class Target:
         self._clip_gradient, self._clip_log_ratio = clip_gradient, clip_log_ratio
 
     def parameters(self, point: FloatArray) -> FloatArray:
-        """Return the step's own parameters that a point stands for."""
+        """Return the step's own parameters at a point."""
         return point
 
     def free(self, point: FloatArray) -> float:
-        """Return the part of the log-density that costs nothing: the log-prior."""
+        """Return the free part of the log-density: the log-prior."""
         return self._chain.prior.log_density(self.parameters(point))
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
@@ -56,21 +56,21 @@ class Target:
         return self._chain.prior.gradient(point)
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return the clip bound of the other part of one unit's log-ratio: symmetric in the points."""
+        """Return the clip bound of the released part of one unit's log-ratio: symmetric in the points."""
         return self._clip_log_ratio * float(np.linalg.norm(new - old))
 
     def expanded(self, old: FloatArray, new: FloatArray) -> Expanded | None:
-        """Return the prediction of log-ratios that is taken off them; None without an expansion."""
+        """Return the prediction that is subtracted from log-ratios; None without an expansion."""
         return None
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the other part of the log-ratio."""
+        """Request the released part of the log-ratio."""
         return self._tempered(self._chain.log_ratio(self.parameters(old), self.parameters(new), bound))
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
     ) -> Release:
-        """Ask for it as a fresh batch estimates it, less half of the estimate's variance."""
+        """Request an estimate of the log-ratio from a fresh batch, less half of its estimated variance."""
         move, expanded = self._move(old, new), self.expanded(old, new)
         query = VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted, expanded)
         return self._chain.release(query)
@@ -78,7 +78,7 @@ class Target:
     def decision(
         self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
     ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision by a fresh batch; return also the description of the move."""
+        """Request a decision on a fresh batch; return also the description of the move."""
         move, expanded = self._move(old, new), self.expanded(old, new)
         made = self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering, expanded))
         return made, expanded or move
@@ -89,7 +89,7 @@ class Target:
         return released.value + self.free_gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Ask for the released part of the gradient, summed over a fresh batch."""
+        """Request the released part of the gradient, summed over a fresh batch."""
         whole = self._chain.whole(point)
         query = GradientSum(whole, self._clip_gradient, self._chain.blocks, batches, counted=counted)
         return self._chain.release(query, multiplier)
@@ -98,29 +98,29 @@ class Target:
         return self._chain.whole(self.parameters(old)), self._chain.whole(self.parameters(new))
 
     def _tempered(self, made: Release) -> Release:
-        """Return a release of the likelihood to the power: sum and noise are scaled together."""
+        """Return a release for the likelihood to the power: sum and noise are scaled together."""
         power = self._tempering
         return made if power == 1.0 else replace(made, value=power * made.value, noise_std=power * made.noise_std)
 
 
 class StandardisedTarget(Target):
-    """One whose points are standardised by a prelude's result; the other arguments are those of `Target`."""
+    """A target with points standardised by a prelude; other arguments as in `Target`."""
 
     def __init__(self, chain: ChainAccess, known: Approximation, **settings: float) -> None:
         super().__init__(chain, **settings)
         self._known = known
 
     def parameters(self, point: FloatArray) -> FloatArray:
-        """Return the parameters that a point stands for."""
+        """Return the parameters at a standardised point."""
         return self._known.theta(point)
 
     def noise_of_gradient(self, rng: np.random.Generator) -> FloatArray:
-        """Return noise as that of a released gradient: none is released."""
+        """Return simulated noise of a released gradient: zero, as none is released."""
         return np.zeros(self._known.origin.size)
 
 
 class ExpandedTarget(StandardisedTarget):
-    """Prior and expansion are free; the remainder beyond the expansion is released."""
+    """A target with free prior and expansion; the remainder beyond the expansion is released."""
 
     def free(self, point: FloatArray) -> float:
         """Return the log-prior and the expansion of the log-likelihood."""
@@ -137,7 +137,7 @@ class ExpandedTarget(StandardisedTarget):
         return self._known.axes.T @ gradient
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return the bound that was found of the remainder of a log-ratio."""
+        """Return the learned clip bound of the remainder of a log-ratio."""
         return self._known.bound(self.parameters(old), self.parameters(new))
 
     def expanded(self, old: FloatArray, new: FloatArray) -> Expanded:
@@ -145,7 +145,7 @@ class ExpandedTarget(StandardisedTarget):
         return self._known.expanded(self.parameters(old), self.parameters(new))
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the remainder of the log-ratio."""
+        """Request the remainder of the log-ratio."""
         beyond = self.expanded(old, new)
         return self._tempered(self._chain.release(Residual(beyond.point, beyond.old, beyond.new, bound)))
 
@@ -154,17 +154,17 @@ class ExpandedTarget(StandardisedTarget):
         return self.free_gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Ask for the remainder of the gradient of a fresh batch."""
+        """Request the remainder of the gradient of a fresh batch."""
         theta = self.parameters(point)
         query = gradient_query(self._known, theta, self._known.bound_of_gradient(theta), control_variates=True)
         return self._chain.release(replace(query, batches=batches, counted=counted), multiplier)
 
 
 class PreconditionedTarget(StandardisedTarget):
-    """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes.
+    """A target with a free prior; log-ratios and gradients of the likelihood are released along standardised axes.
 
-    `clip_gradient` and `clip_log_ratio` are the user's, on the scale of the parameters. Where they are NaN, the learned
-    bound of a gradient along the standardised axes takes their place.
+    `clip_gradient` and `clip_log_ratio` are the user's, on the scale of the parameters. If they are NaN, the learned
+    bound of a gradient along the standardised axes replaces them.
     """
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
@@ -178,15 +178,15 @@ class PreconditionedTarget(StandardisedTarget):
         return self._known.clip_gradient * float(np.linalg.norm(new - old))
 
     def gradient(self, point: FloatArray) -> FloatArray:
-        """Return the released gradient along the standardised axes, and that of the prior."""
+        """Return the sum of the released gradient and the prior's, along the standardised axes."""
         return self._tempered(self._released_gradient(point)).value + self.free_gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Ask for the clipped gradient of a fresh batch along the standardised axes."""
+        """Request the clipped gradient of a fresh batch along the standardised axes."""
         return self._released_gradient(point, multiplier, batches=batches, counted=counted)
 
     def noise_of_gradient(self, rng: np.random.Generator) -> FloatArray:
-        """Return noise as that of a released gradient."""
+        """Return simulated noise of a released gradient."""
         learned = np.isnan(self._clip_gradient)
         bound = self._known.clip_gradient if learned else self._clip_gradient
         std = 2.0 * self._tempering * bound * self._chain.multiplier("gradient")
@@ -194,7 +194,7 @@ class PreconditionedTarget(StandardisedTarget):
         return noise if learned else self._known.axes.T @ noise
 
     def _released_gradient(self, point: FloatArray, multiplier: float | None = None, **of_batch: Any) -> Release:
-        """Ask for the gradient, clipped along the axes or by the user's bound, and return it along the axes."""
+        """Request the gradient, clipped along the axes or by the user's bound; return it along the axes."""
         theta, learned = self.parameters(point), np.isnan(self._clip_gradient)
         bound = self._known.clip_gradient if learned else self._clip_gradient
         query = replace(gradient_query(self._known, theta, bound, control_variates=False), **of_batch)
@@ -205,9 +205,9 @@ class PreconditionedTarget(StandardisedTarget):
 
 
 class FreeTarget(ExpandedTarget):
-    """The surrogate alone, with noise as releases would have: for pilots that adapt a sampler's settings.
+    """The surrogate alone, with simulated noise of releases: for pilots that adapt a sampler's settings.
 
-    The `real` target, on which the chains will move, has their clip bounds; `rng` is public randomness.
+    The `real` target of the chains provides the clip bounds; `rng` is public randomness.
     """
 
     def __init__(
@@ -222,22 +222,22 @@ class FreeTarget(ExpandedTarget):
         self._real, self._rng = real, rng
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return the bound that the chains' releases will have."""
+        """Return the clip bound of the chains' releases."""
         return self._real.bound(old, new)
 
     def gradient(self, point: FloatArray) -> FloatArray:
-        """Return the surrogate's gradient, with noise as a released one would have."""
+        """Return the surrogate's gradient with simulated noise."""
         return self.free_gradient(point) + self._real.noise_of_gradient(self._rng)
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Return zero with noise: the surrogate is taken for the posterior."""
+        """Return noise alone: the surrogate replaces the posterior."""
         multiplier = max(self._chain.multiplier(kind) for kind in ("residual", "log_ratio"))
         return self._noise(2.0 * self._tempering * bound * multiplier)
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
     ) -> Release:
-        """Return zero with noise."""
+        """Return noise alone."""
         moves_by = sensitivity(self._tempering * batches.scale, bound, batches.batch_size)
         return self._noise(self._chain.multiplier("log_ratio") * moves_by)
 

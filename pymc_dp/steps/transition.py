@@ -1,4 +1,4 @@
-r"""Where one iteration goes: its statistics, and the penalty test, a Metropolis–Hastings test on a noisy log-ratio.
+r"""The result of one iteration, and the penalty test: a Metropolis–Hastings test on a noisy log-ratio.
 
 The test is exact. With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0, \sigma^2)`, accepting with probability
 :math:`\min(1, e^{\hat\lambda - \sigma^2/2})` leaves the same distribution invariant as the test on
@@ -14,7 +14,7 @@ import numpy as np
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 
-#: Type and shape of every statistic by name, as PyMC wants them declared.
+#: Type and shape of every statistic by name, as PyMC requires.
 StatsOfSteps = dict[str, tuple[type, list[int] | None]]
 
 #: Statistics of every Metropolis–Hastings sampler: a transition gives the first four, `DPStep` the others.
@@ -31,7 +31,7 @@ SHARED_STATS: StatsOfSteps = {
 
 @dataclass
 class Transition:
-    """Where one iteration went.
+    """The result of one iteration.
 
     Attributes
     ----------
@@ -49,18 +49,18 @@ class Transition:
 def penalty_test(
     release: Callable[[float], Release], bound: float, log_free_ratio: float, log_uniform: float
 ) -> dict[str, Any]:
-    """Ask for the noisy log-ratio and decide; return the statistics of the decision.
+    """Request the noisy log-ratio and decide; return the statistics of the decision.
 
     Parameters
     ----------
     release : callable
-        Asks for the log-ratio of the likelihood, given the clip bound of one unit's.
+        Requests the log-ratio of the likelihood, given the clip bound of one unit's.
     bound : float
-        Clip bound. Where floating point cannot keep it (the proposal equals the current point, or is too far away),
-        nothing is asked and the proposal is rejected.
+        Clip bound. Outside the range of floating point (the proposal equals the current point, or is too far away)
+        nothing is released and the proposal is rejected.
     log_free_ratio : float
-        The part of the log-ratio that costs nothing: prior, proposal, kinetic energy. Where it is not finite, nothing
-        is asked either.
+        The free part of the log-ratio: prior, proposal, kinetic energy. If it is not finite, nothing is released and
+        the proposal is rejected.
     log_uniform : float
         Logarithm of a uniform variable.
     """
@@ -78,5 +78,4 @@ def penalty_test(
 
 def untested(*, accepted: bool) -> dict[str, Any]:
     """Return the statistics of a move without a test."""
-    nothing = {"log_ratio": np.nan, "noise_std": np.nan}
-    return {"accepted": accepted, "acceptance_rate": float(accepted), **nothing}
+    return {"accepted": accepted, "acceptance_rate": float(accepted), "log_ratio": np.nan, "noise_std": np.nan}

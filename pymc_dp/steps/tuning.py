@@ -1,4 +1,4 @@
-"""Settings of samplers that are checked or built before any data is touched."""
+"""Settings of samplers, checked or built before any data is read."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 
-#: Settings that a prelude can learn, in the words of the message that asks for them.
+#: Settings that a prelude can learn, with their descriptions in error messages.
 MEANINGS = {
     "clip_gradient": "the norm of one unit's gradient",
     "clip_log_ratio": "how fast one unit's log-likelihood can change, per unit of distance",
@@ -38,12 +38,12 @@ def required(name: str, value: float | None, meaning: str) -> float:
 
 
 def setting(name: str, value: float | None, *, learns: bool) -> float:
-    """Return a setting of `MEANINGS` that a prelude may learn: no number where it does; see `required`."""
+    """Return a setting of `MEANINGS`: NaN if a prelude learns it, else that of `required`."""
     return math.nan if value is None and learns else required(name, value, MEANINGS[name])
 
 
 def clip_bound(name: str, value: float) -> float:
-    """Return a clip bound that floating point can keep, or raise `InvalidArgument`."""
+    """Return a clip bound in the range of floating point, or raise `InvalidArgument`."""
     bound = _validate.positive(name, value)
     if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
         raise InvalidArgument(
@@ -53,7 +53,7 @@ def clip_bound(name: str, value: float) -> float:
 
 
 def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float]:
-    """Return noise multipliers that were given by kind of release, or raise `InvalidArgument`."""
+    """Return the user's noise multipliers by kind of release, or raise `InvalidArgument`."""
     if noise_multipliers is None:
         return {}
     known = " and ".join(map(repr, kinds))
@@ -76,7 +76,7 @@ def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float
 def with_given_noise(
     requests: Sequence[ReleaseRequest], noise_multipliers: Mapping[str, float]
 ) -> list[ReleaseRequest | Releases]:
-    """Return requests with the noise that is given; the rest of the budget pays for the others."""
+    """Return requests with the user's noise; the rest of the budget pays for the others."""
     rest = math.fsum(each.share for each in requests if each.kind not in noise_multipliers)
     return [
         each.releases(1).with_noise(noise_multipliers[each.kind])
@@ -108,7 +108,7 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
 
 
 class MassMatrix:
-    """The covariance of the momentum by its eigenvalues, `masses`, so that functions of it are cheap."""
+    """The covariance of the momentum by its eigenvalues, `masses`, for cheap matrix functions."""
 
     def __init__(self, mass_matrix: ArrayLike | None, size: int) -> None:
         kinetic_energy(mass_matrix, size)  # checks it

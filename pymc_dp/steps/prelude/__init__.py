@@ -1,4 +1,4 @@
-"""What steps learn before their chains start: an expansion of every unit's log-likelihood, paid for once."""
+"""The releases before the chains start: an expansion of every unit's log-likelihood, paid for once."""
 
 from pymc_dp.steps.prelude.learning import Learning, Prelude
 from pymc_dp.steps.prelude.settings import Shares

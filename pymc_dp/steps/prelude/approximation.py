@@ -27,7 +27,7 @@ class Expansion(Found):
     """The releases at the centre, and the surrogate that they imply: log-prior plus expansion."""
 
     surrogate: Quadratic
-    #: A point near the surrogate's mode, shape (parameters,), and about its negative second derivative there.
+    #: A point near the surrogate's mode, shape (parameters,), and about the negative second derivative at it.
     mode: FloatArray
     precision: FloatArray
     #: The factor by which noise of the curvature may have made draws too narrow: see `doubtful_widths`.

@@ -202,7 +202,7 @@ def belief_of(
     inverse = np.linalg.inv(along)
     origin = scores[-1].theta
     places = [back.T @ (score.theta - origin)[known] for score in scores]
-    # Each score is moved to the point of the last: covariances of scores are inverted there. Those of the maximum have
+    # Each score is moved to the point of the last: covariances of scores are inverted at it. Those of the maximum have
     # the inverse information on both sides, which overflows along directions without information.
     moved = [along @ place + to_frame @ score.gradient[known] for score, place in zip(scores, places, strict=True)]
     of_prior, slope = prior or (np.zeros_like(information), np.zeros(known.size))
@@ -261,7 +261,7 @@ def belief_of(
 
 
 def _known_along(information: FloatArray, noises: Sequence[FloatArray]) -> FloatArray:
-    """Return the information with eigenvalues raised to what floating point needs, given the scores' noise."""
+    """Return the information with eigenvalues raised to the range of floating point, given the scores' noise."""
     least = _LEAST_KNOWN * np.sqrt(min(np.trace(noise) for noise in noises) / len(information))
     values, axes = np.linalg.eigh(positive_definite(information))
     return np.asarray((axes * np.maximum(values, least)) @ axes.T)

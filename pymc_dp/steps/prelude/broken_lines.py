@@ -69,17 +69,17 @@ class SearchAlongBrokenLines(Search):
         length = float(np.sqrt(max(float(direction @ curvature.matrix @ direction), np.finfo(float).tiny) / n_units))
         distant = replace(point, theta=point.theta + settings.WAY_OFF / length * direction)
         here = self._scores[-1]
-        there = self._score_at(distant, frame, here.bias, "way_off")
-        fallen, noise, along, _ = last_step([here, there], curvature, self.places)
+        other = self._score_at(distant, frame, here.bias, "way_off")
+        fallen, noise, along, _ = last_step([here, other], curvature, self.places)
         weight = settings.VARIANCE_OF_RATIO / (settings.VARIANCE_OF_RATIO + noise**2)
         ratio = max(1.0 + weight * (fallen - 1.0), settings.LEAST_OF_CURVATURE)
         factor = np.where(kinked, np.sqrt(ratio), 1.0)
         # A quadratic has no change of the score in other directions. A random matrix has the norm of that change times
         # the root of the number of directions, and its quadratic form over draws the standard deviation of its norm
         # over √2.
-        turned = np.where(kinked, frame.preconditioner.T, 0.0) / (settings.WAY_OFF * n_units)
-        of_noise = sum(float(np.sum((turned @ score.noise) ** 2)) for score in (here, there))
-        squared = float(np.sum((turned @ (here.gradient - there.gradient - fallen * along)) ** 2))
+        along_frame = np.where(kinked, frame.preconditioner.T, 0.0) / (settings.WAY_OFF * n_units)
+        of_noise = sum(float(np.sum((along_frame @ score.noise) ** 2)) for score in (here, other))
+        squared = float(np.sum((along_frame @ (here.gradient - other.gradient - fallen * along)) ** 2))
         per_norm = float(np.sqrt(0.5 * kinked.sum()))
         missed = per_norm * float(np.sqrt(max(squared - of_noise, 0.0))), per_norm * float(np.sqrt(of_noise))
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor)), missed

@@ -1,4 +1,4 @@
-"""Diagnostics of the draws of a surrogate, from what was released."""
+"""Diagnostics of the draws of a surrogate, from the releases."""
 
 import numpy as np
 from numpy.typing import NDArray

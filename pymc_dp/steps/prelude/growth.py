@@ -65,7 +65,7 @@ def after_overshoot(
     The score of that parameter at `theta` exceeds the prediction of the likelihood by `error`, with a standard
     deviation `noise`. If the score clearly has the opposite sign, the information has grown since the point `before`:
     exponentially, at a rate c that the decrease of the score determines. The maximum, at a distance D by the
-    information at `before`, then is at log(1 + c D) / c, and the information there is 1 + c D times as large.
+    information at `before`, then is at log(1 + c D) / c, and the information at it is 1 + c D times as large.
     """
     along, covariance = belief.information[place], belief.noise + belief.bias
     fall = float(along @ (theta - before))

@@ -2,7 +2,8 @@ r"""The prelude of a step: its options, its releases, and the approximation that
 
 1. *Centre.* Scales, directions and a few noisy Newton steps from the prior lead near the posterior's mode (`search`,
    or `simulated` where rows can be simulated from the model).
-2. *Expansion.* There, the sums of units' scores (and curvatures) are released once. With the exact prior they make a
+2. *Expansion.* The sums of units' scores (and curvatures) at the centre are released once. With the exact prior they
+make a
    surrogate of the posterior, from which draws are free.
 3. *Check.* The error of the expansion is released at some draws, unless it is known; or the magnitude of a unit's
    remainder, where chains release remainders.
@@ -115,13 +116,13 @@ class Prelude:
         where the model says which responses a row could have had, and for normal regressions with one scale; 10 where
         another linear location of normal rows moves first; else 8.
     shares : Shares, optional
-        How the cost is split. Default: by the model, and by what chains release.
+        The division of the cost. Default: by the model and the releases of chains.
     clip_gradient, clip_curvature : float, optional
         Clip bounds of one unit's preconditioned score and curvature at the centre. Default: the bounds with the
         smallest mean squared error, by noisy histograms.
     noise_aware : bool, optional
         Whether the likelihood accounts for the noise of releases, and for the estimated bias of clipping, so that
-        intervals cover. Default: True, where there are control variates.
+        intervals cover. Default: True with control variates.
     control_variates : bool
         Whether chains release the remainders of log-ratios and gradients beyond the expansion. If not, they release
         whole log-ratios and gradients, as the papers do, with clip bounds along the learned axes.
@@ -201,7 +202,7 @@ class Learning:
                 return settings.SHARES_OF_LOCATION
             if self.simulates:
                 return settings.SHARES_BY_SIMULATION
-        if self.in_chains in ("nothing", "decisions"):  # decisions cost what they cost; the rest is for the prelude
+        if self.in_chains in ("nothing", "decisions"):  # the cost of decisions is given; the rest is the prelude's
             return Shares(0.5, 0.38, 0.12, 0.0)
         return Shares(0.45, 0.34, 0.11, 0.1) if self.control_variates else Shares(0.17, 0.09, 0.04, 0.7)
 
@@ -210,7 +211,7 @@ class Learning:
         """Whether the search needs rows simulated from the model."""
         return self._regression.simulated
 
-    # What it releases ---------------------------------------------------------------------------------------------
+    # The releases -------------------------------------------------------------------------------------------------
 
     @property
     def share_in_chains(self) -> float:
@@ -274,7 +275,7 @@ class Learning:
         # matrices of Newton steps and of the free sampler.
         return round(8 * square * (1.5 * at_most + 3.0 * n_synthetic + 20.0))
 
-    # What it finds ------------------------------------------------------------------------------------------------
+    # The result ---------------------------------------------------------------------------------------------------
 
     @np.errstate(all="ignore")
     def dry_run(self, chain: ChainAccess) -> None:

@@ -122,7 +122,7 @@ class Regression(Structure):
 
     @property
     def location_apart(self) -> bool:
-        """Whether location and scale are estimated separately: there is one scale, the only logarithm."""
+        """Whether location and scale are estimated separately: one scale is the only logarithm."""
         one_scale = self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
         return one_scale and bool((self.known & ~self.is_scale).any())
 
@@ -410,11 +410,11 @@ class Search:
         belief, at_centre = self._belief(together, of_prior=part), together.matrix
         if self._regression.follows_growth:
             end = belief.mean if finite_prior_at(self._chain.prior, belief.mean) else point.theta
-            together = together.divided_by(times_newton(self._growth(end)))  # its mean over the way
+            together = together.divided_by(times_newton(self._growth(end)))  # its mean over the step
             belief = self._belief(together, of_prior=part)
         if self.drifts:
-            bent = curvature_drift(curvature, late, since - theta, self._chain.n_units)
-            belief = with_drift(belief, self._scores[-1].theta, bent, self._chain.n_units)
+            drift = curvature_drift(curvature, late, since - theta, self._chain.n_units)
+            belief = with_drift(belief, self._scores[-1].theta, drift, self._chain.n_units)
         if self._regression.with_own_scores.size:
             noise = float(np.mean(together.noise_along(self._frame(together))))
             belief = self._with_own_scores(belief, theta, noise)
@@ -1086,9 +1086,9 @@ def _sizes_of_entries(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the root mean square of units' scores for every parameter, and their kurtosis about zero.
 
-    The counts are by octave. Counts within noise are omitted, and an allowance for what they could hide is added. A
-    parameter whose scores are all hidden gets the magnitude of the others' for as many units as noise could hide. For
-    `members` of groups the summed counts limit what noise hides of one, and tails are equal.
+    The counts are by octave. Counts within noise are omitted, and an allowance for hidden ones is added. A parameter
+    whose scores are all hidden gets the magnitude of the others' for as many units as noise could hide. For `members`
+    of groups the summed counts limit those hidden of one, and tails are equal.
     """
     octaves = _LOWEST_OCTAVE + np.arange(_OCTAVES)
     counts = counts.copy()

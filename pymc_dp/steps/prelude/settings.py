@@ -13,18 +13,18 @@ from pymc_dp.exceptions import InvalidArgument
 
 @dataclass(frozen=True)
 class Shares:
-    """What the parts of the cost are spent on: they add up to 1.
+    """The parts of the cost, which add up to 1.
 
     Attributes
     ----------
     centre : float
-        The search for the centre: scales, early curvatures, scores on the way.
+        The search for the centre: scales, early curvatures, scores before the centre.
     score : float
         The score at the centre.
     curvature : float
         The curvature at the centre.
     tests : float
-        Residual log-ratios: 0 for draws that are not tested.
+        Residual log-ratios: 0 for draws without a test.
     """
 
     centre: float
@@ -143,8 +143,8 @@ CLIP_OF_BISECTION = 3.0
 CLEAR_BISECTION = 3.0
 #: Smaller moves of a late binary search are ignored: the steps are more precise.
 LEAST_MOVE_OF_BISECTION = 0.2
-#: The range of the search for the level, in linear predictors, and its number of releases. Histograms and curvature
-#: there have half the share of those at the start. The typical ratio of curvatures to slopes of positive responses:
+#: The range of the search for the level, in linear predictors, and its number of releases. Histograms and curvature at
+#: it have half the share of those at the start. The typical ratio of curvatures to slopes of positive responses:
 #: histograms extend to a thousand times as much, and to a 64th: far smaller responses have smaller curvatures.
 REACH_OF_LEVEL, LEVEL_BISECTIONS, OF_LEVEL, FROM_ABOVE = 16.0, 9, 0.5, 2.0**-4
 #: The curvature for the direction of the level is clipped at this many times its mean norm. The prior's information,

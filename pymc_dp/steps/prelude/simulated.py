@@ -1,7 +1,7 @@
 """The search for a centre if rows can be simulated from the model: their scores have known moments at every point.
 
-Without covariates only the parameters of the rows' distribution are unknown. Rows simulated at a point replace what the
-search of a regression has to release at it:
+Without covariates only the parameters of the rows' distribution are unknown. Rows simulated at a point replace releases
+of the search of a regression:
 
 1. *Scales.* As `Search`: binary searches on noisy bounded scores.
 2. *Steps.* The covariance of scores of simulated rows is the information of a row. It defines the frame; a histogram of
@@ -212,7 +212,7 @@ class SearchBySimulation(Search):
     # Curvature ----------------------------------------------------------------------------------------------------
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
-        """Release the observed curvature; add back what clipping weights remove from that of simulated rows."""
+        """Release the observed curvature; add back the part of simulated rows' that clipping removes."""
         made = super()._curvature_at(point, frame, kind, between_scales=between_scales)
         scores, curvatures = self._rows.scores(point.theta), self._curvatures_of_rows
         finite = np.isfinite(scores).all(axis=1) & np.isfinite(curvatures).all(axis=(1, 2))

@@ -145,7 +145,7 @@ class Tail:
         return float(self._counts @ self._lost(bound, at_most=bound)) / bound
 
     def add_outliers(self, bound: float, capped_loss: float) -> None:
-        """Add units beyond `bound`, by a power law whose `capped_loss` there is the given one.
+        """Add units beyond `bound`, by a power law with the given `capped_loss` at it.
 
         Outliers too few for a noisy histogram may cause most of the norm that clipping removes.
         """
