@@ -1,4 +1,4 @@
-"""The samplers: pure algorithms that ask for releases and never see data, noise or accounting."""
+"""The samplers: pure algorithms that request releases, without access to data, noise or accounting."""
 
 from pymc_dp.steps.barker import DPBarker
 from pymc_dp.steps.hmc import DPHMC, DPMALA

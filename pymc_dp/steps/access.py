@@ -149,7 +149,7 @@ class _PriorOfSome:
 
 
 class ChainAccess:
-    """All that a sampler may ask during one chain, or before the chains start.
+    """The access of a sampler to a run, during one chain or before the chains start.
 
     Points are vectors of the step's own parameters, unless a query is made by hand: then `whole` makes them.
 
@@ -248,7 +248,7 @@ class ChainAccess:
         return self._authorisation.noise_multipliers.get(kind, 0.0)
 
     def schedule(self, kind: str) -> tuple[float, ...]:
-        """Return all noise multipliers of a kind, in the order in which the step asked for them."""
+        """Return all noise multipliers of a kind, in the order of the step's requests."""
         return self._authorisation.noise_schedules[kind]
 
     def count_units(self) -> None:

@@ -347,10 +347,7 @@ class DPStep(BlockedStep):
         return self
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Set whether the model's rows are invented and the real ones are in a separate table.
-
-        And whether the units of that table have several rows.
-        """
+        """Set whether the real rows are in a table beside the model, and its units have several."""
         refuse_single_rows(self._units_given["unit"], units_of_rows=units_of_rows)
         self.beside_a_table = beside
         if units_of_rows:

@@ -90,8 +90,7 @@ class Target:
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
         """Request the released part of the gradient, summed over a fresh batch."""
-        whole = self._chain.whole(point)
-        query = GradientSum(whole, self._clip_gradient, self._chain.blocks, batches, counted=counted)
+        query = GradientSum(self._chain.whole(point), self._clip_gradient, self._chain.blocks, batches, counted=counted)
         return self._chain.release(query, multiplier)
 
     def _move(self, old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -62,7 +62,7 @@ def test_every_argument_is_documented_where_the_sampler_is(step):
     names = {name for line in documented for name in line.split(", ")}
     assert set(inspect.signature(step).parameters) <= names
     assert "See `pymc_dp.steps" not in step.__doc__
-    assert "Part of what is left in the budget" in step.__doc__
+    assert "Part of the remaining budget" in step.__doc__
 
 
 def test_shared_arguments_are_typed_as_they_are():

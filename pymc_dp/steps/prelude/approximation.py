@@ -59,7 +59,7 @@ class Approximation(Expansion):
     #: A sampler's point z stands for ``origin + axes @ z``: standardised by mean and covariance of the draws.
     origin: FloatArray
     axes: FloatArray
-    #: The largest remainder of a unit's log-ratio over the `cubic_growth` of the move; NaN if unknown.
+    #: The largest remainder of a unit's log-ratio over the `stretch_of` of the move; NaN if unknown.
     remainder: float = np.nan
     #: The largest remainder of a unit's gradient along `axes` over the `square_growth`; or its clip bound; NaN for
     #: none.
@@ -87,7 +87,7 @@ class Approximation(Expansion):
         """Return the predictions of every unit's log-ratio."""
         return Expanded(self.beyond, self.surrogate.prediction(theta), self.surrogate.prediction(theta_new))
 
-    def cubic_growth(self, theta: FloatArray, theta_new: FloatArray) -> float:
+    def stretch_of(self, theta: FloatArray, theta_new: FloatArray) -> float:
         """Return the growth of the remainder of a log-ratio with the move: that of third-order terms.
 
         These differ by ``T(u', u', u') - T(u, u, u)`` over 6, for a symmetric form T and standardised displacements u
@@ -110,7 +110,7 @@ class Approximation(Expansion):
         """Return the clip bound of the remainder of a unit's log-ratio: symmetric in the points, and public."""
         if np.array_equal(theta, theta_new):
             return 0.0
-        return max(self.remainder * self.cubic_growth(theta, theta_new), self.least_bound)
+        return max(self.remainder * self.stretch_of(theta, theta_new), self.least_bound)
 
 
 def found_at_parameters(

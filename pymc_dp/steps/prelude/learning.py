@@ -113,7 +113,7 @@ class Prelude:
     ----------
     newton_steps : int, optional
         Noisy steps towards the mode, before the last one. Default: 16 where rows are simulated from the model; else 4
-        where the model says which responses a row could have had, and for normal regressions with one scale; 10 where
+        where the model determines the possible responses of a row, and for normal regressions with one scale; 10 where
         another linear location of normal rows moves first; else 8.
     shares : Shares, optional
         The division of the cost. Default: by the model and the releases of chains.
@@ -314,14 +314,14 @@ class Learning:
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         kind = SearchBySimulation if self.simulates else kind
         releases_loss = self._diagnoses and self.control_variates
-        asked, regression, options = chain, self._regression, self._options
+        access, regression, options = chain, self._regression, self._options
         linear, matrix = None, regression.with_means_of_members
         # Normal regressions only: on two tables of groups with counts and binary responses searches were up to 15 %
         # worse in these coordinates at epsilon 4, and as good at 1.
         if regression.location_apart and self.in_chains == "nothing" and matrix is not None:
             linear = LinearCoordinates(matrix)
-            asked, regression = AccessInCoordinates(chain, linear), regression.in_coordinates(matrix)
-        search = kind(asked, regression, options.clip_gradient, options.clip_curvature, releases_loss=releases_loss)
+            access, regression = AccessInCoordinates(chain, linear), regression.in_coordinates(matrix)
+        search = kind(access, regression, options.clip_gradient, options.clip_curvature, releases_loss=releases_loss)
         found = in_coordinates = search.run()
         prior, axes = chain.prior, np.eye(self.size)
         if (coordinates := linear or search.coordinates) is not None:
@@ -403,7 +403,7 @@ class Learning:
         old, new = self._draws_apart(found, 2)
         largest = self._largest_remainder(chain, found, old, new, _MOST_HIDDEN)
         room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
-        return replace(found, remainder=room * largest / found.cubic_growth(old, new))
+        return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
     @staticmethod
     def _draws_apart(found: Approximation, count: int) -> list[FloatArray]:

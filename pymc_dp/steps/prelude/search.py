@@ -215,9 +215,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     known = int(regression.responses_are_known)
     growth = 3 * (steps + 2) * int(regression.follows_growth)
     growth += (2 + known) * rise + 2 * known * (level - rise)  # rows' information at the level, and slopes
-    of_bisections = min(
-        regression.scales.size, settings.MOST_BISECTED
-    )  # including the unused share of degrees of freedom
+    of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with degrees of freedom, which have none
     along_axis = size if regression.scale_of_censored.any() else 1  # an axis of nonlinear coordinates is a direction
     usual = broken or regression.rows_are_discrete
     parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
@@ -230,7 +228,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     later = 0 if scales else 1 + regression.middle_curvatures
     n_bisections = bisected * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
     part_of_bisections = parts.bisection * (settings.MORE_FOR_BISECTIONS if regression.location_steps else 1.0)
-    asked: list[tuple[str, int, float, int]] = [
+    planned: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, part_of_bisections * of_bisections, along_axis),
         ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, size),
         ("rise", rise, rise * parts.rise, size),
@@ -250,15 +248,15 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
-    return in_proportion(asked, share)
+    return in_proportion(planned, share)
 
 
-def in_proportion(asked: Sequence[tuple[str, int, float, int]], share: float) -> list[ReleaseRequest]:
+def in_proportion(planned: Sequence[tuple[str, int, float, int]], share: float) -> list[ReleaseRequest]:
     """Return requests from kinds, counts, parts of the search's cost and coordinates, at a share of the cost."""
-    together = sum(part for _, _, part, _ in asked)
+    together = sum(part for _, _, part, _ in planned)
     return [
         ReleaseRequest(kind, count, share * part / together, coordinates, once=True)
-        for kind, count, part, coordinates in asked
+        for kind, count, part, coordinates in planned
         if count
     ]
 
@@ -434,7 +432,7 @@ class Search:
         part = self._bias_of_length
         bias = part * self._lost_length(bound, loss, before / part)
         if not self._regression.expects_outliers:
-            # If no mean is added back, the bias may point in one direction: histograms overestimate it already.
+            # Histograms overestimate the loss, which compensates for a bias of one direction if no mean is added back.
             bias = min(bias, before)
         else:
             most = self._chain.n_units  # no unit loses more than one bound
@@ -448,10 +446,9 @@ class Search:
     def _with_room_for_outliers(
         self, point: ExpansionPoint, frame: Frame, bias: float
     ) -> tuple[ExpansionPoint, float, float]:
-        """Return the point with a larger clip bound, if the tail requires one, and the bias of the score with it.
+        """Return the point with a larger clip bound, if the tail requires one; the bias with it; and the ratio of the loss.
 
-        And the ratio of the lost norm to that before. The noise of a score is limited: an error of many standard
-        deviations would be no better than the bias.
+        The noise of a score is limited: an error of many standard deviations would be no better than the bias.
         """
         before, noise = point.clip_gradient, 2.0 * self._chain.multiplier("score")  # of a bound of 1, along one axis
         best, _ = self._tail.best_bound(self._bias_of_length, noise * float(np.sqrt(self._directions(frame))))
@@ -474,9 +471,10 @@ class Search:
         mean, std = kept * np.clip(loss.value[0], -most, most), np.sqrt(kept) * noise
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
-        away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
-        chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
-        return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
+        ratio = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
+        hazard = float(np.exp(-0.5 * (ratio**2 + np.log(2.0 * np.pi)) - log_ndtr(ratio)))
+        # The second moment of a normal distribution that is truncated to positive values.
+        return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * hazard, 0.0)))
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores, transformed to one quadratic log-likelihood."""
@@ -572,12 +570,11 @@ class Search:
 
     def _comparable(self, theta: FloatArray) -> Frame:
         """Return a frame in which the entries of scores have equal mean squares, by a histogram for each parameter."""
-        n_units = self._chain.n_units
         made = sum_over_units(self._chain, CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES), 1.0)
         known, scales = self._regression.known, np.ones(theta.size)
         counts = made.value.reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
-        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
+        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, self._chain.n_units, members[known])
         # Every unit belongs to a member: histograms of norms show them.
         self._rareness[known] = np.where(members[known], 1.0, fourth)
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
@@ -593,8 +590,7 @@ class Search:
 
     def _curvature(self, theta: FloatArray, frame: Frame, kind: str) -> KnownCurvature:
         """Release the curvature, without entries between log scales and others, which are large far from the mode."""
-        bound = self._curvature_bound(theta, frame, kind)
-        point = ExpansionPoint(theta, frame.preconditioner, np.inf, bound)
+        point = ExpansionPoint(theta, frame.preconditioner, np.inf, self._curvature_bound(theta, frame, kind))
         return self._curvature_at(point, frame, kind, between_scales=False)
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
@@ -726,13 +722,11 @@ class Search:
 
     def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and its expected bias."""
-        size = self._directions(frame)
         histogram = self._norms(theta, frame, "score", float(np.sqrt(self._mean_square)))
-        tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
-        noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
-        self._tail = tail
+        self._tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
+        noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(self._directions(frame))
         hidden = partial(self._lost_by_rare, histogram, settings.ROOM_FOR_RARE, 1)
-        bound, bias = tail.best_bound(self._bias_of_length, noise, hidden=hidden)
+        bound, bias = self._tail.best_bound(self._bias_of_length, noise, hidden=hidden)
         bound = representable(bound)
         if self._regression.follows_growth:
             kept = self._log_size(theta, frame, bound) - self._curvature_size[1]
@@ -743,8 +737,8 @@ class Search:
     def _lost_by_rare(self, histogram: Histogram, room: float, power: int, bound: float) -> float:
         """Return the norm beyond a bound of units that alone have information on a parameter, summed over these.
 
-        Or that of their curvatures, with `power` 2. Histograms of norms hide such units, those of the parameter's own
-        scores do not. If one unit of r has information on it, the norm of its score is the root of r.
+        With `power` 2 the norm is that of their curvatures. Histograms of norms hide such units, those of the
+        parameter's own scores do not. If one unit of r has information on it, the norm of its score is the root of r.
         """
         n_units, rareness, weights = self._chain.n_units, self._rareness[self.places], self._weights[self.places]
         longer = np.clip((room * weights * np.sqrt(rareness)) ** power - bound, 0.0, None)
@@ -803,12 +797,10 @@ class Search:
                 squared = float(np.sum(belief.information * (belief.noise + belief.bias))) / n_units
                 noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
                 error = float(made.value[0]) - float(along @ (belief.mean - theta))
-                overshot = after_overshoot(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
-                if overshot is None:
-                    belief = updated(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
-                else:
-                    belief = overshot
-                before = theta
+                corrected = after_overshoot(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
+                if corrected is None:
+                    corrected = updated(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+                belief, before = corrected, theta
         return belief
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
@@ -840,10 +832,8 @@ class Search:
             return self._slope_kept
         if not self._corrects_slopes:
             return 1.0
-        kinked = bool(self._regression.kinked.any())
-        kept_of = self._tail.squares_kept if kinked else self._tail.units_kept
-        kept = kept_of(point.clip_gradient)
-        return max(kept, settings.LEAST_KEPT)
+        kept_of = self._tail.squares_kept if self._regression.kinked.any() else self._tail.units_kept
+        return max(kept_of(point.clip_gradient), settings.LEAST_KEPT)
 
     def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
         """Release a histogram of the absolute values of one entry of scores, over `unit`."""
@@ -923,7 +913,7 @@ class Search:
             return theta
         return self._end_of(found - theta, belief, theta, np.inf)
 
-    # How curvatures grow ------------------------------------------------------------------------------------------
+    # Growth of curvatures -----------------------------------------------------------------------------------------
 
     def _stepped_with_growth(
         self, theta: FloatArray, curvature: KnownCurvature, trust: float
@@ -980,9 +970,8 @@ class Search:
 
     def _log_size(self, theta: FloatArray, frame: Frame, clip_gradient: float = np.inf) -> float:
         """Return the logarithm of the mean norm of units' expected curvatures, not finite where noise hides it."""
-        of = self._curvature_kind
-        histogram = self._histogram(theta, frame, of, self._mean_square, clip_gradient, "growth_sizes")
-        return histogram.log_mean(self._chain.n_units)
+        made = self._histogram(theta, frame, self._curvature_kind, self._mean_square, clip_gradient, "growth_sizes")
+        return made.log_mean(self._chain.n_units)
 
     def _moved_to_mean(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
         """Return about the posterior mean given a likelihood, or the end of a step within the trust region."""
@@ -1036,8 +1025,8 @@ def last_step(
 ) -> tuple[float, float, FloatArray, float]:
     """Return the relative decrease of the score along the last step, by the curvature's prediction, and its noise.
 
-    And the curvature times the step, and the quadratic form. The curvature is that at the end of the step, along which
-    it grew as the levels of the scores indicate.
+    The last two results are the curvature times the step, and the quadratic form. The curvature is that at the end of
+    the step, along which it grew as the levels of the scores indicate.
     """
     before, after = scores[-2:]
     step = np.where(places, after.theta - before.theta, 0.0)

@@ -152,7 +152,7 @@ REACH_OF_LEVEL, LEVEL_BISECTIONS, OF_LEVEL, FROM_ABOVE = 16.0, 9, 0.5, 2.0**-4
 #: (Of .4, 1.2 and 4 on prices of computers and expenses of households the first was the best.)
 CLIP_OF_LEVEL, NOISE_OF_LEVEL, FLOOR_OF_LEVEL = 2.0, 4.0, 0.4
 #: The typical information of a row on its predictor, and the typical norm of its slope: histograms extend from an
-#: eighth of it to 10⁵ times it. And the largest logarithm of information that is used.
+#: eighth of it to 10⁵ times it. The last is the largest logarithm of information in use.
 TYPICAL_OF_ROW, MOST_LOG_INFORMATION = 8.0, 20.0
 #: After a binary search with a larger move, earlier histograms of norms are discarded.
 SETTLED = 0.5
@@ -208,7 +208,8 @@ BIAS_OF_LOCATION = 0.75
 #: groups, 137 directions: 2.1 times, most of it chance.)
 BIAS_OF_DIRECTIONS, BIAS_OF_GROUPS = 2.0, 1.0
 #: The part of that bias that remains if the slopes of scores are corrected for clipping: .35 to .75 was measured on
-#: three tables with 30 to 133 groups, most of it chance. And the least factor of a slope: noise is divided by it.
+#: three tables with 30 to 133 groups, most of it chance. The second is the least factor of a slope: noise is divided by
+#: it.
 BIAS_LEFT, LEAST_KEPT = 0.5, 0.3
 #: The part of a released loss that is reported as a bias, if both signs are clipped: the average of measurements.
 REPORTED_BIAS = 0.3

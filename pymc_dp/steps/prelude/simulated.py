@@ -57,14 +57,14 @@ def requests_of_simulation(regression: Regression, share: float) -> list[Release
     size, steps, bisected = regression.start.size, regression.steps, regression.bisected.size
     parts = settings.PARTS_BY_SIMULATION
     n_bisections = bisected * (settings.FIRST_BISECTIONS + regression.location_steps * settings.LATER_BISECTIONS)
-    asked: list[tuple[str, int, float, int]] = [
+    planned: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, bisected * parts.bisection, 1),
         ("score_sizes", steps + 2, (steps + 2) * parts.sizes, BINS),
         ("curvature_sizes", 1, parts.sizes, BINS),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
     ]
-    return in_proportion(asked, share)
+    return in_proportion(planned, share)
 
 
 class SearchBySimulation(Search):
