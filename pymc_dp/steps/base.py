@@ -347,7 +347,7 @@ class DPStep(BlockedStep):
         return self
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Set whether the real rows are in a table beside the model, and its units have several."""
+        """Set whether a table beside the model holds the real rows, and whether its units have several rows."""
         refuse_single_rows(self._units_given["unit"], units_of_rows=units_of_rows)
         self.beside_a_table = beside
         if units_of_rows:

@@ -107,7 +107,7 @@ _ROWS_OF_A_CHUNK = 8192
 
 @dataclass(frozen=True)
 class Prelude:
-    """How a step learns its settings before its chains start; every default is chosen without looking at any table.
+    """The options by which a step learns its settings before its chains start; no default depends on any table.
 
     Attributes
     ----------

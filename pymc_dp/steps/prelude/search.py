@@ -446,7 +446,7 @@ class Search:
     def _with_room_for_outliers(
         self, point: ExpansionPoint, frame: Frame, bias: float
     ) -> tuple[ExpansionPoint, float, float]:
-        """Return the point with a larger clip bound, if the tail requires one; the bias with it; and the ratio of the loss.
+        """Return the point with a larger clip bound, if the tail requires one; the new bias; and the ratio of the loss.
 
         The noise of a score is limited: an error of many standard deviations would be no better than the bias.
         """
