@@ -15,7 +15,7 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Regression, Search, _sizes_of_entries
+from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Regression, Search, _moments_of_scores
 from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
 
 N = 20_000
@@ -98,16 +98,16 @@ def test_tails_of_scores_are_those_of_levels_that_can_be_seen():
     shares = [{0.5: 1.0}, {0.5: 0.05}, {0.5: 0.05, 2.0**-24: 0.95}, {4.0: 0.01, 0.25: 0.99}, {0.5: 1e-4}]
     rarest = n_units / (3.5 * noise)
     for seed in range(20):
-        _, tails = _sizes_of_entries(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
+        _, tails = _moments_of_scores(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
         assert tails == pytest.approx([1.0, 20.0, 20.0, (2.56 + 0.99 / 256) / (0.16 + 0.99 / 16) ** 2, rarest], rel=0.3)
     alone = octave_counts([{0.5: 1.0}], n_units)
-    expected, _ = _sizes_of_entries(alone, noise, n_units, NONE)
+    expected, _ = _moments_of_scores(alone, noise, n_units, NONE)
     alone[0, 20 - _LOWEST_OCTAVE] = 5.5 * noise  # noise, some twenty octaves farther: in one of a million octaves
-    found, tails = _sizes_of_entries(alone, noise, n_units, NONE)
+    found, tails = _moments_of_scores(alone, noise, n_units, NONE)
     np.testing.assert_array_equal(found, expected)
     assert tails == pytest.approx([1.0])
     alone[0, 20 - _LOWEST_OCTAVE] = 100.0 * noise
-    assert _sizes_of_entries(alone, noise, n_units, NONE)[1] <= rarest
+    assert _moments_of_scores(alone, noise, n_units, NONE)[1] <= rarest
 
 
 def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
@@ -118,8 +118,8 @@ def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
     members = np.ones(241, dtype=bool)
     for seed in range(10):
         counts = octave_counts(shares, n_units, noise, seed)
-        together, _ = _sizes_of_entries(counts, noise, n_units, members)
-        alone, _ = _sizes_of_entries(counts, noise, n_units, NONE)
+        together, _ = _moments_of_scores(counts, noise, n_units, members)
+        alone, _ = _moments_of_scores(counts, noise, n_units, NONE)
         assert np.median(together / true) == pytest.approx(1.0, abs=0.35)
         assert together[-1] / true[-1] == pytest.approx(1.0, abs=0.2)
         assert np.median(alone / true) > 1.6
@@ -134,7 +134,7 @@ def test_sizes_that_single_octaves_do_not_show_are_told_by_three_together():
     found = []
     for seed in range(20):
         counts = octave_counts([{0.5: 1.0}, spread, {2.0**-24: 1.0}], n_units, noise, seed)
-        found.append(_sizes_of_entries(counts, noise, n_units, NONE)[0])
+        found.append(_moments_of_scores(counts, noise, n_units, NONE)[0])
     found = np.array(found)
     assert np.all((found[:, 1] > 0.8 * true) & (found[:, 1] < 4.0 * true))  # with room for what noise may hide
     assert np.median(found[:, 1]) > 1.5 * np.median(found[:, 2])
@@ -242,7 +242,7 @@ def test_coordinates_are_weighed_by_their_tails():
     frame = Search._comparable(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
     assert search._rareness == pytest.approx([1.0, 100.0, 1.0, 1.0])
-    sizes, _ = _sizes_of_entries(counts, 1e-9, n_units, NONE)
+    sizes, _ = _moments_of_scores(counts, 1e-9, n_units, NONE)
     assert np.diag(frame.preconditioner)[known] == pytest.approx(search._weights[known] / sizes)
     np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner))
 
@@ -274,8 +274,8 @@ def test_units_that_alone_tell_of_a_parameter_are_known_to_be_long():
 def test_noise_hides_no_more_of_few_units_than_is_seen_of_them():
     """Else the axis of a rare covariate is five times as short as it should be, and no curvature is seen along it."""
     counts = octave_counts([{0.5: 1.0}, {0.5: 0.05}], 4_000)
-    sizes, _ = _sizes_of_entries(counts, 30.0, 4_000, NONE)
-    rare = _sizes_of_entries(counts, 1e-9, 4_000, NONE)[0][1]
+    sizes, _ = _moments_of_scores(counts, 30.0, 4_000, NONE)
+    rare = _moments_of_scores(counts, 1e-9, 4_000, NONE)[0][1]
     assert rare < sizes[1] <= 2.0 * rare
 
 

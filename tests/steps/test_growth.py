@@ -190,7 +190,7 @@ def sized(sizes, *, released_at=0):
     search._chain, search._scores, search._first_after_curvature = SimpleNamespace(n_units=100), [], released_at
     search._level, search._log_norm_ratio = 0.0, -np.inf
     search._frame = lambda _: Frame(np.eye(2), np.eye(2))
-    search._log_size = lambda *_: next(told)
+    search._log_norm = lambda *_: next(told)
     return search
 
 
@@ -203,22 +203,22 @@ def of_units(size):
 def test_curvatures_are_as_large_as_those_of_units():
     """One that was released elsewhere, with its noise; and one that noise has made too large, but the first."""
     search = sized(np.log([0.9 * 2.0, 0.9 * 0.5, 0.9 * 0.5]))
-    first = search._at_size(np.zeros(2), of_units(2.0))  # norms are .9 times traces
+    first = search._at_norm(np.zeros(2), of_units(2.0))  # norms are .9 times traces
     np.testing.assert_allclose(first.matrix, of_units(2.0).matrix)
     search._scores = [None]
-    later = search._at_size(np.ones(2), first)
+    later = search._at_norm(np.ones(2), first)
     np.testing.assert_allclose(later.matrix, of_units(0.5).matrix)
     assert (later.noise_std, search._level) == pytest.approx((3.0 / 4.0, np.log(0.25)))
     search._first_after_curvature = 1
-    np.testing.assert_allclose(search._at_size(np.ones(2), of_units(1.3)).matrix, of_units(0.5).matrix)
+    np.testing.assert_allclose(search._at_norm(np.ones(2), of_units(1.3)).matrix, of_units(0.5).matrix)
 
 
 def test_noise_in_the_first_curvature_is_not_kept():
     """It was four times too large; the next one is released with less noise, and shows that."""
     search = sized(np.log([0.5, 0.5]))
-    search._at_size(np.zeros(2), of_units(2.0))
+    search._at_norm(np.zeros(2), of_units(2.0))
     search._scores, search._first_after_curvature = [None], 1
-    np.testing.assert_allclose(search._at_size(np.zeros(2), of_units(0.6)).matrix, of_units(0.6).matrix)
+    np.testing.assert_allclose(search._at_norm(np.zeros(2), of_units(0.6)).matrix, of_units(0.6).matrix)
     assert search._log_norm_ratio == pytest.approx(np.log(0.5 / 0.6))
 
 
@@ -227,7 +227,7 @@ def test_what_noise_hides_changes_nothing():
     search = sized([np.inf, 0.3])
     for scores in ([], [None]):
         search._scores = scores
-        np.testing.assert_array_equal(search._at_size(np.zeros(2), of_units(2.0)).matrix, of_units(2.0).matrix)
+        np.testing.assert_array_equal(search._at_norm(np.zeros(2), of_units(2.0)).matrix, of_units(2.0).matrix)
         assert search._level == 0.0
 
 

@@ -83,7 +83,7 @@ class Belief:
     #: V: the covariance of the error of `mean` due to noise, and an allowance for the bias of clipping.
     noise: FloatArray
     bias: FloatArray
-    #: Which parameters the likelihood depends on, shape (parameters,).
+    #: The parameters on which the likelihood depends, shape (parameters,).
     known: NDArray[np.bool_]
     #: The part of the trace of `noise` H due to noise of the curvature, over the step from the last score to `mean`.
     curvature_share: float = 0.0

@@ -33,7 +33,7 @@ class Coordinates(Protocol):
 
     @property
     def reached(self) -> NDArray[np.bool_]:
-        """Which parameters (rows) depend on which coordinates (columns)."""
+        """A matrix of which parameters (rows) depend on which coordinates (columns)."""
 
     def slopes(self, at: FloatArray) -> FloatArray:
         """Return the derivatives of the parameters (rows) by the coordinates (columns)."""
@@ -54,7 +54,7 @@ class LinearCoordinates:
 
     @property
     def reached(self) -> NDArray[np.bool_]:
-        """Where the matrix is not zero."""
+        """The nonzero entries of the matrix."""
         found: NDArray[np.bool_] = self.matrix != 0.0
         return found
 

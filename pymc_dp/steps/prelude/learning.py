@@ -422,11 +422,9 @@ class Learning:
 
         If noise hides it, the limit with its room is twice the clip bound of a unit's whole log-ratio.
         """
-        predicted = found.expanded(theta, theta_new)
-        histogram = chain.release(
-            RemainderSizes(found.beyond, predicted.old, predicted.new, _LOWEST_REMAINDER, _REMAINDER_BINS)
-        )
-        place = _last_bin(histogram.value, histogram.noise_std, chain.n_units, most_hidden)
+        move = found.expanded(theta, theta_new)
+        made = chain.release(RemainderSizes(found.beyond, move.old, move.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
+        place = _last_bin(made.value, made.noise_std, chain.n_units, most_hidden)
         if place is None or place == _REMAINDER_BINS - 1:  # the last bin has no upper edge
             distance = float(np.linalg.norm(np.linalg.solve(found.kernel.spread, theta_new - theta)))
             return 2.0 * _whole_gradient(found) * distance / _ROOM_FOR_REMAINDERS
@@ -436,16 +434,12 @@ class Learning:
         """Release a histogram of the norms of units' gradients, or of their remainders; return a clip bound."""
         (theta,) = self._draws_apart(found, 1)
         query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
-        histogram = chain.release(
-            GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
-        )
-        place = _last_bin(histogram.value, histogram.noise_std, chain.n_units, _MOST_HIDDEN)
+        made = chain.release(GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS))
+        place = _last_bin(made.value, made.noise_std, chain.n_units, _MOST_HIDDEN)
         if place is None:  # of a remainder: twice the clip bound of a whole gradient
             return _whole_gradient(found) * (2.0 if self.control_variates else 1.0)
-        edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
-        return representable(
-            _ROOM_FOR_REMAINDERS * edge / found.square_growth(theta) if self.control_variates else edge
-        )
+        top = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
+        return representable(_ROOM_FOR_REMAINDERS * top / found.square_growth(theta) if self.control_variates else top)
 
     def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
         """Return the distance of the surrogate's mean from the centre, in standard deviations per known parameter."""

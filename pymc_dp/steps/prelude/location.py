@@ -81,7 +81,7 @@ class SearchForLocation(Search):
         """
         theta, n_units = self._regression.start.copy(), self._chain.n_units
         theta[self._scale] += _BEYOND_RESIDUALS
-        tail = Tail(self._sizes_along(theta, self._scale, 1.0, "score_sizes"), n_units)
+        tail = Tail(self._norms_along(theta, self._scale, 1.0, "score_sizes"), n_units)
         self._histograms = {}
         most, _ = tail.best_bound(1.0, self._chain.multiplier("row_count"))
         most = representable(max(most, 1.0))
@@ -168,7 +168,7 @@ class SearchForLocation(Search):
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
         """Return the clip bound of a score of the scale, in standard deviations, and the bias of the mean square."""
         n_units, unit = self._chain.n_units, self._unit_of_scale
-        tail = Tail(self._sizes_along(theta, self._scale, unit, "score_sizes"), n_units)
+        tail = Tail(self._norms_along(theta, self._scale, unit, "score_sizes"), n_units)
         # The loss of normal residuals is added back.
         bound, bias = tail.best_bound(
             settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * self._lost_of_squares(b) / unit

@@ -297,7 +297,7 @@ class Search:
         #: curvatures to their traces. The part of the slope of scores that clipping leaves.
         self._level, self._log_norm_ratio, self._slope_kept = 0.0, -np.inf, 1.0
         #: A frame, and the logarithm of the mean norm of units' curvatures along it.
-        self._curvature_size: tuple[Frame, float]
+        self._curvature_norm: tuple[Frame, float]
         self._tail: Tail  # of the norms of the last score
         #: The factor of the trust region for units of several rows, and whether it shortened the last step.
         self._trust_growth, self._shortened = 1.0, False
@@ -348,7 +348,7 @@ class Search:
                 theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
             elif last and not regression.moves_scale_late:
                 theta = self._bisected_late(theta)
-            curvature = self._at_size(theta, curvature)
+            curvature = self._at_norm(theta, curvature)
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
@@ -379,7 +379,7 @@ class Search:
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return the result of the search."""
-        curvature = self._at_size(theta, curvature)
+        curvature = self._at_norm(theta, curvature)
         frame, since = self._frame(curvature), self._curvature_theta
         best, bias = self._score_bound(theta, frame, "score")
         bound = best if self._clip_gradient is None else self._clip_gradient
@@ -574,7 +574,7 @@ class Search:
         known, scales = self._regression.known, np.ones(theta.size)
         counts = made.value.reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
-        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, self._chain.n_units, members[known])
+        scales[known], fourth = _moments_of_scores(counts, made.noise_std, self._chain.n_units, members[known])
         # Every unit belongs to a member: histograms of norms show them.
         self._rareness[known] = np.where(members[known], 1.0, fourth)
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
@@ -729,7 +729,7 @@ class Search:
         bound, bias = self._tail.best_bound(self._bias_of_length, noise, hidden=hidden)
         bound = representable(bound)
         if self._regression.follows_growth:
-            kept = self._log_size(theta, frame, bound) - self._curvature_size[1]
+            kept = self._log_norm(theta, frame, bound) - self._curvature_norm[1]
             known = np.isfinite(kept)  # false where noise hides norms
             self._slope_kept = float(np.clip(np.exp(kept), settings.LEAST_SLOPE_KEPT, 1.0)) if known else 1.0
         return bound, bias
@@ -805,7 +805,7 @@ class Search:
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
         """Return the clip bound of the score of one parameter, and its expected bias."""
-        histogram = self._sizes_along(theta, place, unit, "scale_sizes")
+        histogram = self._norms_along(theta, place, unit, "scale_sizes")
         tail = Tail(histogram, self._chain.n_units, mean=settings.MEAN_SQUARE_OF_OWN_SCORE)
         bound, _ = tail.best_bound(1.0, 2.0 * self._chain.multiplier("scale_score"))
         bound = max(bound, settings.LEAST_OF_OWN_SCORE)
@@ -835,7 +835,7 @@ class Search:
         kept_of = self._tail.squares_kept if self._regression.kinked.any() else self._tail.units_kept
         return max(kept_of(point.clip_gradient), settings.LEAST_KEPT)
 
-    def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
+    def _norms_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
         """Release a histogram of the absolute values of one entry of scores, over `unit`."""
         axis = np.zeros((theta.size, theta.size))
         axis[place, place] = 1.0 / unit
@@ -943,8 +943,8 @@ class Search:
 
     def _growth(self, theta: FloatArray) -> float:
         """Return the difference of the log curvature to another point; 0 where noise hides it."""
-        frame, here = self._curvature_size
-        growth = self._log_size(theta, frame) - here
+        frame, here = self._curvature_norm
+        growth = self._log_norm(theta, frame) - here
         return growth if np.isfinite(growth) else 0.0
 
     def _grown(self, curvature: KnownCurvature, growth: float) -> KnownCurvature:
@@ -952,12 +952,12 @@ class Search:
         self._level += growth
         return curvature.divided_by(float(np.exp(-growth)))
 
-    def _at_size(self, theta: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
+    def _at_norm(self, theta: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature, rescaled to the mean norm of units' expected curvatures at a point."""
         if not self._regression.follows_growth:
             return curvature
         frame = self._frame(curvature)
-        log_norm = self._log_size(theta, frame)
+        log_norm = self._log_norm(theta, frame)
         along = float(np.trace(frame.preconditioner.T @ curvature.matrix @ frame.preconditioner))
         ratio = log_norm - float(np.log(along / self._chain.n_units))
         if self._first_after_curvature == len(self._scores) and np.isfinite(ratio):
@@ -965,10 +965,10 @@ class Search:
             self._log_norm_ratio = min(max(self._log_norm_ratio, ratio), 0.0)
         growth = ratio - self._log_norm_ratio if np.isfinite(ratio - self._log_norm_ratio) else 0.0
         curvature = self._grown(curvature, growth)
-        self._curvature_size = self._frame(curvature), log_norm - growth
+        self._curvature_norm = self._frame(curvature), log_norm - growth
         return curvature
 
-    def _log_size(self, theta: FloatArray, frame: Frame, clip_gradient: float = np.inf) -> float:
+    def _log_norm(self, theta: FloatArray, frame: Frame, clip_gradient: float = np.inf) -> float:
         """Return the logarithm of the mean norm of units' expected curvatures, not finite where noise hides it."""
         made = self._histogram(theta, frame, self._curvature_kind, self._mean_square, clip_gradient, "growth_sizes")
         return made.log_mean(self._chain.n_units)
@@ -1070,7 +1070,7 @@ def along_axes(possible: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
     return touched.T @ possible @ touched > 0.0
 
 
-def _sizes_of_entries(
+def _moments_of_scores(
     counts: FloatArray, noise_std: float, n_units: int, members: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray]:
     """Return the root mean square of units' scores for every parameter, and their kurtosis about zero.

@@ -230,6 +230,7 @@ class SearchBySimulation(Search):
         by_model = axes.T @ early.matrix @ axes
         difference, entries = late.raw[places] - by_model, len(by_model) * (len(by_model) + 1) / 2.0
         squared, noise = float(np.sum(difference**2)) / entries, late.noise_std**2
+        # The mean of squares of so many normal variables has the relative standard deviation √(2 / entries).
         clear = squared > noise * (1.0 + settings.CLEARLY_ANOTHER * np.sqrt(2.0 / entries))
         part = 1.0 - noise / squared if clear else 0.0
         values, vectors = np.linalg.eigh(by_model + part * difference)

@@ -43,7 +43,7 @@ _TAILS: FloatArray = _MASS[None, :, None] * _IN_BINS[:, None, :]
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Noisy counts of norms in half octaves, `smallest` being the lower edge of the first bin."""
+    """Noisy counts of norms in half octaves; `smallest` is the lower edge of the first bin."""
 
     counts: FloatArray
     noise_std: float
