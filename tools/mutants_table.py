@@ -1794,7 +1794,7 @@ MUTANTS = (
            "expected = 1.0 if weights is None else np.outer(weights[places], weights[places])", "expected = 1.0",
            (f"{_UNKNOWN}test_a_floor_of_eigenvalues_knows_which_axes_are_short",)),
     Mutant("steps of the location forget how the scale moves", "posterior", "steps/prelude/broken_lines.py",
-           "return theta + (end - theta) / self._smaller(theta, end)", "return end",
+           "return theta + (end - theta) / self._scale_ratio(theta, end)", "return end",
            (f"{_BROKEN}test_the_best_scale_is_found_in_one_step_and_the_location_moves_in_proportion_to_it",)),
     Mutant("noise along a constant direction counts as residuals", "posterior", "steps/prelude/location.py",
            "by_chance = self._belief(curvature).squared_noise_given(self._of_prior) / self._n_rows",

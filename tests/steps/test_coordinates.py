@@ -227,7 +227,7 @@ def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     )
     search._regression, search._weights, search._rareness = regression, np.ones(4), np.ones(4)
     search.structure = np.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]], dtype=bool)
-    scales = np.diag(search._comparable(np.zeros(4)).back) * search._weights
+    scales = np.diag(search._diagonal_frame(np.zeros(4)).back) * search._weights
     assert scales[0] == pytest.approx(np.hypot(scales[1], scales[2]))
     assert search._weights[0] == search._rareness[0] == 1.0
 

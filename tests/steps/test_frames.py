@@ -161,7 +161,7 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
             _rareness=np.ones(size),
             structure=structure,
         )
-        Search._comparable(search, np.zeros(size))
+        Search._diagonal_frame(search, np.zeros(size))
         rare = n_members**-0.125  # tails are longer by as much
         assert search._weights == pytest.approx([weight * rare] * n_members + [1.0] * 2)
         assert search._rareness == pytest.approx(1.0)  # a histogram of norms shows members: every unit has one
@@ -239,7 +239,7 @@ def test_coordinates_are_weighed_by_their_tails():
         _rareness=np.ones(4),
         structure=np.ones((4, 4), dtype=bool),
     )
-    frame = Search._comparable(search, np.zeros(4))
+    frame = Search._diagonal_frame(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
     assert search._rareness == pytest.approx([1.0, 100.0, 1.0, 1.0])
     sizes, _ = _moments_of_scores(counts, 1e-9, n_units, NONE)

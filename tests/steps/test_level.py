@@ -111,7 +111,7 @@ def search_of(x, moved, rise=(), **options):
 
 def rise_of(search):
     theta = search._regression.start
-    return search._rise(theta, search._comparable(theta), 0.0, max(search._chain.level, 0.0))
+    return search._rise(theta, search._diagonal_frame(theta), 0.0, max(search._chain.level, 0.0))
 
 
 def test_predictors_rise_along_the_column_of_ones():

@@ -134,10 +134,10 @@ def test_what_clipping_takes_off_is_added_and_what_it_leaves_divides():
     search._by_model(np.zeros(1))
     point = ExpansionPoint(np.zeros(1), np.eye(1), 1.5)
     clipped = np.clip(skewed, -1.5, 1.5)
-    assert search._taken_off(point) == pytest.approx(N_UNITS * np.mean(skewed - clipped))
+    assert search._mean_removed(point) == pytest.approx(N_UNITS * np.mean(skewed - clipped))
     assert search._kept(point) == pytest.approx(np.mean(clipped * skewed) / np.mean(skewed**2))
     whole = replace(point, clip_gradient=1e6)
-    assert search._taken_off(whole) == pytest.approx(0.0, abs=1e-9)
+    assert search._mean_removed(whole) == pytest.approx(0.0, abs=1e-9)
     assert search._kept(whole) == pytest.approx(1.0)
 
 

@@ -48,7 +48,7 @@ class SearchAlongBrokenLines(Search):
             scale = scale[:0]
         n_rows = (-1.0 if self._regression.followed_is_rate else 1.0) * self._chain.n_units
         for each in self._scores:
-            factor = self._smaller(each.theta, now)
+            factor = self._scale_ratio(each.theta, now)
             best = np.maximum(1.0 + each.gradient[scale] / n_rows, settings.LEAST_LEFT)
             gradient = each.gradient * factor
             gradient[scale], factor[scale] = n_rows * np.log(best), 1.0 / best
@@ -58,7 +58,7 @@ class SearchAlongBrokenLines(Search):
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
         """Return the end of a step: steps of the location are proportional to the new scale."""
         end = super()._stepped(theta, curvature, trust)
-        return theta + (end - theta) / self._smaller(theta, end)
+        return theta + (end - theta) / self._scale_ratio(theta, end)
 
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame

@@ -78,7 +78,7 @@ class SearchFromLevel(Search):
             return theta
         else:
             try:
-                rise = self._rise(theta, self._comparable(theta), information, slope)
+                rise = self._rise(theta, self._diagonal_frame(theta), information, slope)
             except NUMERICAL_FAILURES:
                 return theta
         axis = along_first_axis(rise)

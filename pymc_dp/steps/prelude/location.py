@@ -57,9 +57,9 @@ class SearchForLocation(Search):
         if not self._regression.one_row_a_unit:
             self._rows = self._rows_of_units()
         theta = self._bisected(self._regression.start, first=True)
-        comparable = self._comparable(theta)
+        diagonal = self._diagonal_frame(theta)
         kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
-        frame = Frame(comparable.preconditioner * kept, comparable.back * kept)
+        frame = Frame(diagonal.preconditioner * kept, diagonal.back * kept)
         curvature = self._curvature(theta, frame, "early_curvature")
         for kind in (*["middle_curvature"] * settings.MIDDLE_OF_LOCATION, "late_curvature"):
             curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)

@@ -340,7 +340,7 @@ class Search:
             location = regression.in_predictor & self.places
             self.coordinates = InUnitsOfScale(theta, location, regression.scale_of_censored)
             self._chain = AccessInCoordinates(self._chain, self.coordinates)
-        curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
+        curvature = self._curvature(theta, self._diagonal_frame(theta), "early_curvature")
         steps, waits = regression.steps, not regression.moves_scale_late  # for the third curvature
         for step in range(steps + 1):
             last = step == steps
@@ -482,7 +482,7 @@ class Search:
             return self._scores
         return on_one_parabola(self._scores, curvature.matrix, self.places)
 
-    def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
+    def _scale_ratio(self, before: FloatArray, after: FloatArray) -> FloatArray:
         """Return the ratio of the scales at two points, for parameters of the location; 1 for others."""
         factor, moves = np.ones(before.size), (before - after)[self._regression.followed]
         if moves.size:
@@ -492,7 +492,7 @@ class Search:
 
     def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature at the scale of a point: that of the location is proportional to its inverse square."""
-        factor, frame = self._smaller(before, theta), curvature.frame
+        factor, frame = self._scale_ratio(before, theta), curvature.frame
         frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
 
@@ -568,7 +568,7 @@ class Search:
 
     # Directions ---------------------------------------------------------------------------------------------------
 
-    def _comparable(self, theta: FloatArray) -> Frame:
+    def _diagonal_frame(self, theta: FloatArray) -> Frame:
         """Return a frame in which the entries of scores have equal mean squares, by a histogram for each parameter."""
         made = sum_over_units(self._chain, CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES), 1.0)
         known, scales = self._regression.known, np.ones(theta.size)
@@ -763,14 +763,14 @@ class Search:
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it in the parameters."""
         made = sum_over_units(self._chain, self.score(point, kind), point.clip_gradient)
-        value = made.value + self._taken_off(point)
+        value = made.value + self._mean_removed(point)
         kept = self._kept(point)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
         gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
         return KnownScore(made.where[0], gradient, noise, left * bias / kept, self._level)
 
-    def _taken_off(self, point: ExpansionPoint) -> FloatArray:
+    def _mean_removed(self, point: ExpansionPoint) -> FloatArray:
         """Return the mean to add back to a clipped score: zero here, as each unit adds its own."""
         return np.zeros(point.theta.size)
 

@@ -190,7 +190,7 @@ class SearchBySimulation(Search):
 
     # Scores -------------------------------------------------------------------------------------------------------
 
-    def _taken_off(self, point: ExpansionPoint) -> FloatArray:
+    def _mean_removed(self, point: ExpansionPoint) -> FloatArray:
         """Return the sum that clipping removes from scores, if the model is correct."""
         along, kept = _along(self._scores_of_rows, point)
         return self._chain.n_units * ((1.0 - kept) @ along) / len(along)
