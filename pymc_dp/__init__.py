@@ -124,12 +124,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the plots, which bring in ArviZ, when they are first asked for."""
+    """Import the plots at their first use, as they import ArviZ."""
     if name == "plots":
         return importlib.import_module(f"{__name__}.plots")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return all names, those on demand too."""
+    """Return all names, those of lazy imports included."""
     return sorted({*globals(), *__all__})

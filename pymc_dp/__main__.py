@@ -18,8 +18,8 @@ from xarray import Dataset, DataTree
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality, quality_report
 
-#: Everyday names of the survey's columns, where each is centred and by what it is divided: round numbers inside its
-#: public range (logarithms of a rate up to 100 % and of at most some thousand dollars, an index from 0 to about 60).
+#: Everyday names of the survey's columns, their names in the data, centres and scales: round numbers inside the
+#: public ranges (logarithms of a rate up to 100 % and of at most some thousand dollars, an index from 0 to about 60).
 COLUMNS = {
     "intercept": ("", 0.0, 1.0),
     "log coinsurance": ("lncoins", 2.0, 2.0),
@@ -37,13 +37,13 @@ PRIOR_STD = 1.0
 EPSILON, DELTA = 4.0, 1e-6
 CHAINS, DRAWS = 4, 200
 OUTPUT = Path("pymc_dp_demo")
-say = functools.partial(print, flush=True)  # at once also where output is piped
+say = functools.partial(print, flush=True)  # without buffering where output is piped
 
 
 def survey() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return features, shape (20190, 10), and whether a doctor was visited, shape (20190,).
 
-    The RAND Health Insurance Experiment as it comes with statsmodels, centred and scaled by public numbers.
+    The RAND Health Insurance Experiment from statsmodels, centred and scaled by public numbers.
     """
     from statsmodels.datasets import randhie  # noqa: PLC0415 an optional dependency
 
@@ -113,7 +113,7 @@ def comparison(private: DataTree, open_run: DataTree) -> str:
 
 
 def save(private: DataTree, open_run: DataTree) -> None:
-    """Write the publishable tree, and a picture of means and 89 % intervals of every coefficient, one line a run."""
+    """Write the publishable tree, and a picture of means and 89 % intervals of every coefficient by run."""
     from matplotlib.figure import Figure  # noqa: PLC0415 an optional dependency
 
     OUTPUT.mkdir(exist_ok=True)

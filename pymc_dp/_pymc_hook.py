@@ -1,13 +1,13 @@
-"""What `pymc_dp` replaces in PyMC, all of it here: `pm.sample` runs private steps, and other functions take no budget.
+"""All replacements of PyMC's functions by `pymc_dp`: `pm.sample` runs private steps; other functions refuse budgets.
 
-Of ArviZ those functions are replaced that need a log-likelihood for each row: of private results they say what there is
-instead.
+ArviZ's functions that require a log-likelihood for each row are replaced, too: for private results they name the
+alternatives.
 
-Importing this module installs the hooks, unless the environment variable ``PYMC_DP_HOOK`` is ``off``: then PyMC stays
-as it is, `pymc_dp.sample` is what runs, and PyMC ignores a budget in a call of `pm.sample`. The module can be deleted,
-with the line of `pymc_dp/__init__.py` that imports it, when PyMC has a hook of its own for steps that wrap a whole run
-(pull requests 7880 and 8358 of PyMC are about it): `pymc_dp.sample` does not need it. What is lost then, besides
-`pm.sample`, are the refusals of budgets and of options by the names of such, and the warnings below, and a synthetic
+Importing this module installs the hooks, unless the environment variable ``PYMC_DP_HOOK`` is ``off``: then PyMC is
+unchanged, private runs need `pymc_dp.sample`, and PyMC ignores a budget in a call of `pm.sample`. The module can be
+deleted, with the line of `pymc_dp/__init__.py` that imports it, when PyMC has a hook of its own for steps that wrap a
+whole run (pull requests 7880 and 8358 of PyMC): `pymc_dp.sample` does not depend on it. Without it, in addition to
+`pm.sample`, the refusals of budgets and of options with such names, and the warnings below, are lost, and a synthetic
 table on the arrays of the data is recognised by the model's own variables only.
 """
 
@@ -35,30 +35,30 @@ _POSTERIOR_PREDICTIVE = (
     "posterior_predictive was drawn at the rows' own covariates: the privacy guarantee covers none of them. Do not "
     "publish them, and keep them out of the result that you publish. To publish predictions, put public covariates "
     "into the model (pm.set_data), pass predictions=True, and publish only the group predictions. Of a model on a "
-    "template all of these are about invented rows: whether it fits is told by dp.check(result, budget=...)."
+    "template all of these are about invented rows: dp.check(result, budget=...) checks whether the model fits."
 )
 _LOG_LIKELIHOOD = (
     "pm.stats.compute_log_likelihood has a value for each row, and az.loo and az.waic are sums of them without noise: "
-    "no budget pays for either. Whether a model fits is told by dp.check(result, budget=...), and which of several "
+    "no budget covers either. Whether a model fits is checked by dp.check(result, budget=...), and which of several "
     "predicts better by dp.compare({...}, budget=...)."
 )
 
-#: What was replaced: owner, name and original.
+#: The replaced attributes: owner, name and original.
 _replaced: list[tuple[Any, str, Any]] = []
 
 
 def install() -> None:
-    """Make `pm.sample` hand calls with a DP step to `pymc_dp.sample`. Importing `pymc_dp` does this.
+    """Make `pm.sample` pass calls with a DP step to `pymc_dp.sample`. Importing `pymc_dp` does this.
 
-    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused, and where
-    PyMC computed a number from rows while a model was built.
+    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn. The
+    arrays of models are recorded, so that a synthetic table on the same arrays is refused, and numbers that PyMC
+    computes from rows while a model is built are marked.
     """
     uninstall()
     _replace_function(pm.sample, _sample)
-    # PyMC's own pm.sample, where somebody imported it before this package, hands its options on to init_nuts.
+    # The original pm.sample, if imported before this package, passes its options to init_nuts.
     _replace_function(pm.init_nuts, functools.partial(_without_privacy, "pm.init_nuts"))
-    # Every variational approximation goes through Group, which keeps options that it does not know.
+    # Every variational approximation uses Group, which accepts unknown options.
     approximating = functools.partial(_without_privacy, "A variational approximation")
     _replace(Group, "__init__", _wrapped(approximating, Group.__init__))
     _replace_function(pm.sample_posterior_predictive, _posterior_predictive)
@@ -74,10 +74,10 @@ def install() -> None:
 
 
 def _refuse_in_arviz() -> None:
-    """Replace functions of ArviZ, of whatever version, that are about log-likelihoods of rows, once it is loaded.
+    """Replace functions of ArviZ, of any version, that use log-likelihoods of rows, once it is loaded.
 
-    Loading ArviZ takes longer than all of PyMC. Where it is imported after this package, the next call of `pm.sample`
-    finds it; until then its own error says that there are no log-likelihoods.
+    Loading ArviZ takes longer than all of PyMC. If it is imported after this package, the next call of `pm.sample`
+    replaces them; until then its own error states that there are no log-likelihoods.
     """
     arviz = sys.modules.get("arviz")
     for name in dir(arviz) if arviz else ():
@@ -87,16 +87,16 @@ def _refuse_in_arviz() -> None:
 
 
 def uninstall() -> None:
-    """Give PyMC's functions back as they were; `pymc_dp.sample` still works."""
+    """Restore the original functions; `pymc_dp.sample` still works."""
     while _replaced:
         owner, name, original = _replaced.pop()
         setattr(owner, name, original)
 
 
 def _replace_function(original: Callable[..., Any], body: Callable[..., Any]) -> None:
-    """Replace a function under every name that loaded modules of PyMC and ArviZ have for it.
+    """Replace a function under every name of it in loaded modules of PyMC and ArviZ.
 
-    Their own calls go to the wrapper as well. Names that others imported before keep the original.
+    Their own calls use the wrapper as well. Names in other modules that imported it earlier keep the original.
     """
     wrapper = _wrapped(body, original)
     for module_name, module in list(sys.modules.items()):
@@ -123,23 +123,23 @@ def _wrapped(body: Callable[..., Any], original: Callable[..., Any]) -> Callable
 
 
 def _sample(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call `pm.sample` as it is, but with a DP step or a budget `pymc_dp.sample`."""
+    """Call `pymc_dp.sample` if there is a DP step or a budget, else the original `pm.sample`."""
     _refuse_in_arviz()
     sampler = kwargs.get("sampler")
-    if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
+    if isinstance(sampler, Private):  # the interface of PyMC's proposed samplers
         return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})
     refusals.refuse_wrong_budget_or_step(kwargs)
     if refusals.is_private(kwargs):
         return sample(*args, **kwargs)
     refusals.refuse_budget("pm.sample", args, kwargs)
-    if "data" in kwargs:  # PyMC takes it for an option of NUTS
+    if "data" in kwargs:  # PyMC would pass it to NUTS
         raise UnsupportedOption("pm.sample was given data= but no budget: pass budget=, and the run is private.")
     refusals.refuse_privacy_keywords(original, kwargs)
     return original(*args, **kwargs)
 
 
 def _without_privacy(name: str, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that is not private; refuse budgets, and options by the names of such."""
+    """Call a function that is not private; refuse budgets, and options with names of differential privacy."""
     refusals.refuse_budget(name, args, kwargs)
     refusals.refuse_privacy_keywords(original, kwargs)
     return original(*args, **kwargs)
@@ -160,12 +160,12 @@ def _log_likelihood(original: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def _is_private_result(tree: Any) -> bool:
-    """Return whether a tree, or the tree that it is a group of, is the result of a run of a DP step."""
+    """Return whether a tree, or the root of a group, is the result of a run of a DP step."""
     return isinstance(tree, DataTree) and "privacy" in tree.root.children
 
 
 def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `pm.Data`, note the array that it is given, and take what was declared public."""
+    """Call `pm.Data`, record its array, and accept arrays that are declared public."""
     origins.refuse_table_on_dask(value)
     declared = is_public(value)
     with origins.refusing_labels(name, value):
@@ -177,7 +177,7 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
 
 
 def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Make a random variable, and note ``observed=`` and the arrays that functions hold."""
+    """Make a random variable, and record the array of ``observed=`` and those held by functions among the options."""
     observed = kwargs.get("observed")
     origins.refuse_table_on_dask(observed)
     with origins.refusing_labels(name, observed):
@@ -190,7 +190,7 @@ def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *arg
 def _set_data(
     original: Callable[..., Any], /, self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `pm.Model.set_data`, and note the array that replaces another: it is public if it was declared itself."""
+    """Call `pm.Model.set_data`, and record the new array, which is public only if it is declared so itself."""
     origins.refuse_table_on_dask(values)
     declared = is_public(values)
     result = original(self, name, values.data if declared else values, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Checks of public arguments; every number leaves as a plain Python float or int."""
+"""Checks of public arguments; every number is returned as a plain Python float or int."""
 
 import math
 import numbers
@@ -24,7 +24,7 @@ def real(name: str, value: Any) -> float:
 
 
 def _in_range(holds: Callable[[float], bool], words: str) -> Callable[[str, Any], float]:
-    """Return a check that a value is a finite float for which `holds` is true: else it raises `InvalidArgument`."""
+    """Return a check that returns a finite float for which `holds` is true, and otherwise raises `InvalidArgument`."""
 
     def check(name: str, value: Any) -> float:
         number = real(name, value)
@@ -53,7 +53,7 @@ def whole(name: str, value: Any, *, at_least: int) -> int:
 
 def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     """Return `value` if it is one of `allowed`, or raise `InvalidArgument`."""
-    plain = value is None or isinstance(value, str | int | float)  # nothing else is compared, nor shown
+    plain = value is None or isinstance(value, str | int | float)  # other values are neither compared nor shown
     if not plain or not any(value is option or value == option for option in allowed):
         shown = repr(value) if plain else f"a {type(value).__name__}"
         raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, allowed))}, but is {shown}.")

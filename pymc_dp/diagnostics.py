@@ -1,6 +1,6 @@
-"""Reports on a finished private run: what was guaranteed, what was spent, and whether the draws are usable.
+"""Reports on a finished private run: its guarantee, its cost, and the quality of its draws.
 
-Everything here is computed from the published tree, so it costs no privacy.
+All reports are computed from the published tree, so they cost no privacy.
 """
 
 from pymc_dp.reports.draws import maximum_mean_discrepancy

@@ -1,6 +1,6 @@
-"""The package's own errors: each message says what to do about it.
+"""The package's own errors, whose messages contain advice.
 
-None of them is ever raised because of a value in the data; what they depend on is public (arguments, the
+No error is ever raised because of a value in the data: errors depend on public facts alone (arguments, the
 model's structure, the shapes of the data and which entries are missing).
 """
 
@@ -12,7 +12,7 @@ class PrivacyError(Exception):
 
 
 class BudgetExceeded(PrivacyError):
-    """A run, or a single release, does not fit what is left of a privacy budget."""
+    """A run, or a single release, does not fit the remaining privacy budget."""
 
 
 class BudgetFileError(PrivacyError, OSError):
@@ -24,15 +24,15 @@ class InvalidArgument(PrivacyError, ValueError):
 
 
 class MissingBackend(PrivacyError, ImportError):
-    """A plot was asked for with a backend that is not installed."""
+    """The backend of a plot is not installed."""
 
 
 class NoDpAccountingEvent(PrivacyError):
-    """Releases cannot be handed to ``dp_accounting``: it has no such event, or is not installed."""
+    """Releases cannot be passed to ``dp_accounting``: it has no such event, or is not installed."""
 
 
 class NoPlan(PrivacyError):
-    """A step was asked to run without a plan that has been charged to a budget."""
+    """A step cannot run without a plan that has been charged to a budget."""
 
 
 class RunInterrupted(PrivacyError):
@@ -41,7 +41,7 @@ class RunInterrupted(PrivacyError):
     Attributes
     ----------
     partial : DataTree
-        What the run had drawn and released until then, which was paid for: the tree that `sample` would have
+        The draws and releases until then, which were charged: the tree that `sample` would have
         returned, with ``complete`` 0 in the attributes of its ``privacy`` group.
     """
 
@@ -51,11 +51,11 @@ class RunInterrupted(PrivacyError):
 
 
 class TableChanged(PrivacyError):
-    """A table is not the one that it was when it was opened: nothing more is computed from it."""
+    """A table has changed since it was opened: nothing more is computed from it."""
 
 
 class UnsupportedTable(PrivacyError, ValueError):
-    """A table cannot be used as it is: its columns, their types, missing entries or the order of its rows."""
+    """A table cannot be used, because of its columns, their types, missing entries or the order of its rows."""
 
 
 class WorkersLost(PrivacyError):

@@ -1,15 +1,15 @@
-"""Names in what is published: kinds of releases, what they do in a run, statistics of draws from a surrogate."""
+"""Published names: kinds of releases, their roles in a run, and measures of a surrogate."""
 
 from collections.abc import Mapping
 from typing import Literal
 
-#: Whether the clipping of a release moves the draws: it decides on moves, drives them (which biases the draws where
-#: nothing decides), counts clipped units, or does neither.
+#: The role of a release, which determines whether its clipping biases the draws: it decides on moves, drives them (a
+#: bias unless another release decides), counts clipped units, or has no such role.
 Role = Literal["decides", "drives", "counts", "other"]
 
 
 CLIP_COUNT, SCORE = "clip_count", "score"
-#: Kinds that are not listed do neither.
+#: Roles by kind; kinds that are not listed have the role "other".
 ROLES: Mapping[str, Role] = {
     "gradient": "drives",
     "log_ratio": "decides",
@@ -17,12 +17,12 @@ ROLES: Mapping[str, Role] = {
     "decision": "decides",
     CLIP_COUNT: "counts",
 }
-#: Kinds of which one release is a single number; the values of others are vectors.
+#: Kinds with a single number in a release; releases of other kinds are vectors.
 NUMBERS = frozenset(
     ("log_ratio", "residual", "decision", "clipping_loss", "surrogate_check", "bounded_score", "unit_count")
 )
 
-#: What is known of the surrogate that draws come from, before the chains start: published with every draw.
+#: Measures of the surrogate, known before the chains start: published with every draw.
 SURROGATE_FIGURES = (
     "clip_bias",
     "clip_bias_noise_std",
@@ -38,15 +38,15 @@ SURROGATE_FIGURES = (
 
 
 def labelled(name: str, label: str) -> str:
-    """Return a name as it is published: with its step's label where a run has several, such as ``gradient_2``."""
+    """Return the published form of a name: with its step's label if a run has several steps, such as ``gradient_2``."""
     return f"{name}_{label}" if label else name
 
 
 def clip_fraction_name(kind: str, label: str) -> str:
-    """Return the name of the statistic of the part of units that was clipped in a step's releases of a kind."""
+    """Return the name of the statistic for the share of clipped units in a step's releases of a kind."""
     return f"clip_fraction_{labelled(kind, label)}"
 
 
 def noise_std_of(name: str) -> str:
-    """Return the name of the noise's standard deviation in what is published under a name."""
+    """Return the name of the statistic for the noise's standard deviation in another one."""
     return f"{name}_noise_std"

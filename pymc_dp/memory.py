@@ -1,11 +1,11 @@
-"""How much memory there is, so that a run that needs more is refused before it is charged."""
+"""The memory of the machine, for refusing a run that needs more before it is charged."""
 
 import os
 from pathlib import Path
 
-#: Where a container's limit stands, in both versions of control groups.
+#: Files with a container's limit, in both versions of control groups.
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-#: Assumed where the system does not tell, in bytes.
+#: The assumed memory in bytes where the system gives none.
 _UNKNOWN = 16 * 2**30
 
 

@@ -1,4 +1,4 @@
-"""Privacy accounting: from releases to (epsilon, delta) and back. Knows nothing of models or data."""
+"""Privacy accounting: conversion of releases to (epsilon, delta) and back, independent of models and data."""
 
 from pymc_dp.accounting.account import (
     GAUSSIAN_ACCOUNTANT as GAUSSIAN_ACCOUNTANT,

@@ -1,4 +1,4 @@
-"""What a set of releases costs together: the route is chosen by what is in it."""
+"""The cost of a set of releases; the accounting method follows from the kinds of releases in the set."""
 
 import math
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from pymc_dp.exceptions import InvalidArgument
 GAUSSIAN_ACCOUNTANT = "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition"
 LOSS_ACCOUNTANT = "privacy loss distributions, from above (Doroshenko and others 2022)"
 
-#: Below this delta Rényi bounds may beat what double precision leaves of the numerical route.
+#: Below this delta, rounding limits the privacy loss distributions, and Rényi bounds may be tighter.
 _ROUNDING_MATTERS = 1e-9
 
-#: Plans are accounted for when they are made and again when they are charged.
+#: Cached: plans are accounted for when they are made and again when they are charged.
 _remembered_loss_distribution_epsilon = lru_cache(maxsize=64)(loss_distribution_epsilon)
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What releases guarantee together.
+    """The (epsilon, delta) guarantee of a set of releases.
 
     Attributes
     ----------
     epsilon, delta : float
-        The guarantee. Epsilon is infinite where no theorem at hand gives a finite one.
+        The guarantee. Epsilon is infinite where no implemented theorem gives a finite one.
     relation : str
-        The neighbouring relation that it is for.
+        The neighbouring relation of the guarantee.
     accountant : str
-        The method that gave it.
+        The accounting method.
     """
 
     epsilon: float
@@ -48,27 +48,27 @@ class Guarantee:
 def account(
     releases: Sequence[Releases], delta: float, relation: Relation, *, tolerance: float = DEFAULT_TOLERANCE
 ) -> Guarantee:
-    """Return the guarantee of releases together, also when later ones are chosen in the light of earlier results.
+    """Return the guarantee of the adaptive composition of releases: later ones may depend on earlier results.
 
-    Gaussian releases alone: their exact curve. With releases on samples: the better of privacy loss distributions
-    and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds. What thresholds may fail to hide is taken
-    off delta first (docs: "Levels that nobody has listed").
+    Gaussian releases alone: their exact curve. With releases on samples: the smaller epsilon of privacy loss
+    distributions and Rényi bounds, both of which are valid. With Barker decisions: Rényi bounds. The probability that
+    thresholds fail is subtracted from delta first (docs: "Levels that nobody has listed").
 
     Parameters
     ----------
     releases : sequence of Releases
-        Possibly none.
+        May be empty.
     delta : float
         Strictly between 0 and 1.
     relation : {"substitute", "add-remove"}
         All releases have to be valid for it.
     tolerance : float
-        Relative excess in epsilon that the numerical route may have, roughly.
+        Approximate relative excess in epsilon of the privacy loss distributions.
 
     Returns
     -------
     Guarantee
-        Its epsilon is never below the exact one, but for the discrete noise's `EPSILON_SLACK`.
+        Its epsilon is never below the exact one, except for the discrete noise's `EPSILON_SLACK`.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def account(
     by_losses = _remembered_loss_distribution_epsilon(tuple(releases), delta, tolerance)
     if math.isfinite(by_losses) and delta > _ROUNDING_MATTERS:
         return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
-    # Decisions' probabilities are computed in floating point: the factor exp(±rounding) counts on both tables.
+    # Decisions' probabilities are computed in floating point: they are off by up to exp(±rounding) on either table.
     rounding = math.fsum(each.rounding for each in releases)
     by_order, order = renyi_epsilon(releases, delta * math.exp(-rounding))
     by_order += 2.0 * rounding
@@ -99,20 +99,20 @@ def account(
 
 @lru_cache(maxsize=4096)
 def _curve_of_one(single: Releases) -> NDArray[np.float64]:
-    """Return the bound of one release at each of `ORDERS`; infinite where no theorem covers it."""
+    """Return the Rényi bound of one release at each of `ORDERS`; infinite where no theorem applies."""
     return np.array([single.renyi_bound(order) for order in ORDERS])
 
 
 def renyi_curve(releases: Sequence[Releases]) -> NDArray[np.float64]:
-    """Return the bound of all releases together at each of `ORDERS`."""
+    """Return the Rényi bound of the composition of all releases at each of `ORDERS`."""
     return np.sum([each.count * _curve_of_one(each.alone()) for each in releases], axis=0)
 
 
 def renyi_epsilon(releases: Sequence[Releases], delta: float) -> tuple[float, int]:
     """Return the smallest epsilon over all orders, and the order that gives it.
 
-    The releases have to be for one relation; `pymc_dp.accounting.account` checks that. Infinite where no order is
-    covered for all of them.
+    The releases have to be for one relation; `pymc_dp.accounting.account` checks that. The epsilon is infinite where no
+    order has a finite bound for all of them.
     """
     delta = _validate.open_unit_interval("delta", delta)
     candidates = [
@@ -124,35 +124,35 @@ def renyi_epsilon(releases: Sequence[Releases], delta: float) -> tuple[float, in
 
 
 def all_add_in_rho(releases: Sequence[Releases]) -> bool:
-    """Return whether all are Gaussian releases of all rows, whose costs add in rho."""
+    """Return whether all releases are Gaussian releases of all rows, whose costs add in rho."""
     return all(each.adds_in_rho for each in releases)
 
 
 def total_rho(releases: Sequence[Releases]) -> float:
-    """Return the cost of those releases that add in rho; it is the whole cost where all do."""
+    """Return the total rho of the releases that add in rho: the whole cost where all of them do."""
     return math.fsum(each.rho for each in releases if each.adds_in_rho)
 
 
 def without_thresholds(releases: Sequence[Releases]) -> tuple[Releases, ...]:
-    """Return the releases, those with a threshold as what noise alone costs: see `of_thresholds` for the rest."""
+    """Return the releases with thresholded ones replaced by their Gaussian counts: `of_thresholds` is their delta."""
     return tuple(each.counts if isinstance(each, ThresholdedReleases) else each for each in releases)
 
 
-def rho_beside_thresholds(releases: Sequence[Releases]) -> float:
-    """Return the rho of releases without the delta of thresholds; infinite unless all of them add in rho."""
+def rho_without_thresholds(releases: Sequence[Releases]) -> float:
+    """Return the rho of releases, which excludes the delta of thresholds; infinite unless all of them add in rho."""
     return math.fsum(each.rho for each in without_thresholds(releases))
 
 
 def of_thresholds(releases: Sequence[Releases]) -> float:
-    """Return the probability that thresholds fail to hide what one unit alone has, over all releases, at most."""
+    """Return an upper bound of the probability that any threshold fails to hide a level of one unit alone."""
     return math.fsum(each.of_thresholds for each in releases)
 
 
 def epsilon_of_thresholds(delta: float) -> float:
-    """Return the epsilon that thresholds cost besides their delta, next to nothing: -ln(1 - delta).
+    """Return the small epsilon that thresholds cost in addition to their delta: -ln(1 - delta).
 
-    A table in which they hide something shows the rest of what is released with probability 1 - delta at least, and is
-    compared with one in which there is nothing to hide.
+    With probability 1 - delta at least, no level of one unit alone is published, independently of the other counts: the
+    distribution of all releases is at least 1 - delta times that without these levels.
     """
     return -math.log1p(-delta)
 
@@ -161,9 +161,9 @@ def check_relation(releases: Sequence[Releases], relation: Relation) -> None:
     """Raise `InvalidArgument` unless all releases are valid for the relation."""
     relation = _validate.choice("relation", relation, RELATIONS)
     for each in releases:
-        # By identity, as a metaclass can claim equality: one of another class could say of itself what it costs.
+        # By identity, as a metaclass can override equality: an event of a user's class could understate its cost.
         if not any(type(each) is known for known in KINDS_OF_RELEASES):
-            raise InvalidArgument(f"A {type(each).__name__} is no description of releases.")
+            raise InvalidArgument(f"A {type(each).__name__} does not describe releases.")
         if relation not in each.relations:
             raise InvalidArgument(
                 f"{type(each).__name__} of kind {each.kind!r} are accounted for under {' or '.join(each.relations)}, "
@@ -172,16 +172,16 @@ def check_relation(releases: Sequence[Releases], relation: Relation) -> None:
 
 
 def epsilon_of(releases: Sequence[Releases], delta: float, relation: Relation) -> float:
-    """Return the epsilon that `account` finds."""
+    """Return the epsilon of `account`."""
     return account(releases, delta, relation).epsilon
 
 
 def substitute_from_add_remove(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return a guarantee under substitution of a mechanism with one under add-remove.
+    """Convert a guarantee under add-remove to one under substitution.
 
-    Replacing a row is removing it and adding another: (epsilon, delta) under add-remove gives
+    Replacing a row removes one row and adds another: (epsilon, delta) under add-remove gives
     (2 epsilon, (1 + exp(epsilon)) delta) under substitution (group privacy, Vadhan 2017, Lemma 2.2). The mechanism
-    has to be one that does not use the number of rows. Nothing is known in the other direction, where that number
+    must not use the number of rows. No conversion exists in the other direction, where that number
     is protected, too.
 
     Raises

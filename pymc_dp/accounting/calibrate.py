@@ -1,4 +1,4 @@
-"""From a budget to noise, or to a number of draws; every answer is accounted for again before it is given."""
+"""Calibration of noise, or of a number of draws, to a budget; each result is checked by the accounting."""
 
 import bisect
 import math
@@ -12,9 +12,9 @@ from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
 from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
-#: The search for a factor uses a coarse grid first; its answer is then improved on the fine one.
+#: Tolerance of the coarse grid, on which a factor is searched; the fine grid then corrects the factor.
 _COARSE_TOLERANCE = 1e-2
-#: How much of the target may be left over, relatively.
+#: Relative part of the target epsilon that may stay unused.
 _CLOSE_ENOUGH = 5e-4
 _MAX_CORRECTIONS = 6
 _MAX_STEPS = 60
@@ -27,11 +27,11 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
     Parameters
     ----------
     kind : str
-        What is released.
+        Name of the released statistic.
     count : int
-        How many releases, at least 1.
+        Number of releases, at least 1.
     rho : float
-        What they may cost together, above 0.
+        Largest total cost, above 0.
     coordinates : int
         Noisy numbers in one release.
 
@@ -49,10 +49,10 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
 
 
 def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]) -> GaussianReleases:
-    """Return `count` releases of all units that add at most `share` to what others cost, by Rényi bounds of each order.
+    """Return `count` Gaussian releases that add at most `share` of the others' Rényi bound at each order.
 
     `share` is in (0, 1); the others have noise that is given. Raises `InvalidArgument` if an argument is out of range,
-    or no order is covered for the others.
+    or no order has a finite bound for the others.
     """
     share = _validate.open_unit_interval("share", share)
     rho = min(bound / order for order, bound in zip(ORDERS, renyi_curve(others).tolist(), strict=True))
@@ -60,7 +60,7 @@ def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]
 
 
 def largest_count(noise_multiplier: float, rho: float) -> int:
-    """Return the largest number of releases of `noise_multiplier` that cost at most `rho` (possibly none).
+    """Return the largest number of releases of `noise_multiplier` that cost at most `rho`, possibly 0.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def largest_count(noise_multiplier: float, rho: float) -> int:
 
 
 def scaled(releases: Sequence[Releases], factor: float) -> tuple[Releases, ...]:
-    """Return the releases with all noise multipliers times `factor`; Barker decisions have none to scale."""
+    """Return the releases with all noise multipliers times `factor`; Barker decisions have none."""
     return tuple(each.with_noise(each.noise_needed * factor) for each in releases)
 
 
@@ -92,16 +92,16 @@ def noise_for_epsilon(
     Parameters
     ----------
     releases : sequence of Releases
-        With noise multipliers in the wanted proportions.
+        With noise multipliers in the desired proportions.
     epsilon, delta, relation
-        What everything may cost.
+        The guarantee of all releases together.
     fixed : sequence of Releases
-        Further releases that are paid from the same epsilon, and whose noise is given.
+        Further releases under the same epsilon, whose noise is given.
 
     Returns
     -------
     tuple of Releases
-        The given releases, scaled. Together with `fixed`, `account` gives at most `epsilon`.
+        The scaled releases: `account` gives at most `epsilon` for them and `fixed` together.
 
     Raises
     ------
@@ -123,12 +123,12 @@ def noise_for_epsilon(
     def cost(factor: float, tolerance: float) -> float:
         return account([*scaled(releases, factor), *fixed], delta, relation, tolerance=tolerance).epsilon
 
-    # Solved on a coarse grid, whose excess hardly changes with the noise; the fine grid corrects for that excess.
+    # Solve on the coarse grid, whose excess hardly depends on the noise, and correct for that excess on the fine grid.
     factor, aim = 1.0, epsilon
     for _ in range(_MAX_CORRECTIONS):
         factor = _least_factor(lambda factor: cost(factor, _COARSE_TOLERANCE), factor, aim)
         fine = cost(factor, DEFAULT_TOLERANCE)
-        if epsilon * (1.0 - _CLOSE_ENOUGH) <= fine <= epsilon or fine == 0.0:  # a step of the grid below it is nothing
+        if epsilon * (1.0 - _CLOSE_ENOUGH) <= fine <= epsilon or fine == 0.0:  # 0: epsilon is below a step of the grid
             break
         aim *= epsilon * (1.0 - 0.4 * _CLOSE_ENOUGH) / fine
     while cost(factor, DEFAULT_TOLERANCE) > epsilon:
@@ -137,15 +137,15 @@ def noise_for_epsilon(
 
 
 def _least_factor(cost: Callable[[float], float], start: float, target: float) -> float:
-    """Return a factor whose cost, which falls with it, is at most `target` and hardly less."""
+    """Return a factor whose cost is at most `target` and close to it; the cost decreases with the factor."""
     low = high = start
     cost_low = cost_high = cost(start)
     step = 1.1
-    while cost_high > target:  # in the end high costs too little and low too much
+    while cost_high > target:  # bracket the target: `low` costs more and `high` less
         low, cost_low, high, step = high, cost_high, high * step, step * step
         cost_high = cost(high)
         if high > _LARGEST_FACTOR:
-            raise BudgetExceeded("No noise is enough: what is paid for besides it costs more than is left.")
+            raise BudgetExceeded("No noise is enough: the other releases cost more than the remaining budget.")
     step = 1.1
     while cost_low <= target and low > 1.0 / _LARGEST_FACTOR:
         high, cost_high, low, step = low, cost_low, low / step, step * step
@@ -155,7 +155,7 @@ def _least_factor(cost: Callable[[float], float], start: float, target: float) -
             break
         middle = math.sqrt(low * high)
         if cost_low < 3.0 * target and cost_high > 0.0:
-            # costs are nearly powers of the factor; aim a little on the safe side
+            # log-log secant step, as costs are nearly powers of the factor; aimed slightly below the target
             slope = math.log(high / low) / math.log(cost_low / cost_high)
             aimed = low * (cost_low / (target * (1.0 - 0.05 * _CLOSE_ENOUGH))) ** slope
             middle = min(max(aimed, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
@@ -170,14 +170,14 @@ def _least_factor(cost: Callable[[float], float], start: float, target: float) -
 def draws_for(
     releases_of: Callable[[int], Sequence[Releases]], epsilon: float, delta: float, relation: Relation
 ) -> int:
-    """Return the largest number of draws whose releases cost at most `epsilon` (possibly none).
+    """Return the largest number of draws whose releases cost at most `epsilon`, possibly 0.
 
     Parameters
     ----------
     releases_of : callable
-        The releases of a number of draws, at least 1. More draws have to cost more.
+        The releases of a number of draws, at least 1. The cost has to increase with the number.
     epsilon, delta, relation
-        What they may cost together.
+        The guarantee of all releases together.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def draws_for(
 
 
 def largest_that_fits(fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well."""
+    """Return the largest positive integer that fits, 0 if none fits; all smaller ones have to fit as well."""
     if not fits(1):
         return 0
     high = 2

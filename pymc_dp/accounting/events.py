@@ -1,8 +1,8 @@
-"""What a run releases, as data: the one description from which both its noise and its cost are derived.
+"""The releases of a run as data: the single description from which both their noise and their cost are derived.
 
-An event says nothing of models or data. It is valid for the neighbouring relations that its class names; asking
-for its cost under another one is an error, never a silent reinterpretation. An event knows its own mathematics, so
-what composes events asks them and does not tell their classes apart. Events are stored with what was spent, so a
+An event is independent of models and data. It is valid for the neighbouring relations that its class names; a request
+for its cost under another one is an error, never a silent reinterpretation. Each class implements its own privacy
+bounds, and the composition uses the common interface alone. Events are stored in the ledger of a budget, so a
 field never changes its meaning and is never removed.
 """
 
@@ -20,10 +20,10 @@ from pymc_dp.accounting.renyi import barker_batch_bound, gaussian_bound, on_batc
 from pymc_dp.exceptions import InvalidArgument, NoDpAccountingEvent
 
 Relation = Literal["substitute", "add-remove"]
-#: Squares of smaller ones vanish in floating point, those of larger ones overflow.
+#: Squares of smaller multipliers underflow in floating point, squares of larger ones overflow.
 _LEAST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 1e-150, 1e154
-#: Stands for no noise in plans of a budget without a limit; the largest epsilon that a budget can have buys no noise
-#: multiplier below 2e-8. Not 0, so that whoever divides by a noise can.
+#: The noise multiplier that denotes no noise, in plans of a budget of infinite epsilon; the largest finite epsilon of a
+#: budget corresponds to 2e-8. Not 0, so that code may divide by it.
 NO_NOISE = 1e-9
 RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 
@@ -40,7 +40,7 @@ class PoissonSampling:
 
 @dataclass(frozen=True)
 class SamplingWithoutReplacement:
-    """A release is of a batch, uniform among all subsets of `batch_size` out of `n_units` units."""
+    """Each release uses a batch, drawn uniformly from all subsets of `batch_size` out of `n_units` units."""
 
     batch_size: int
     n_units: int
@@ -53,14 +53,14 @@ class SamplingWithoutReplacement:
 
 @dataclass(frozen=True)
 class Releases(ABC):
-    """A number of releases of one kind: what they cost, and what a release that was paid for looks like.
+    """A number of releases of one kind: their cost, and the noise and sampling that each of them has to use.
 
     Attributes
     ----------
     kind : str
-        What is released: ``"gradient"``, ``"log_ratio"``, ``"clip_count"``.
+        Name of the released statistic, such as ``"gradient"``, ``"log_ratio"``, ``"clip_count"``.
     count : int
-        How many, over all chains and iterations, at least 1.
+        Number of releases over all chains and iterations, at least 1.
     coordinates : int
         Noisy numbers in one release, at least 1. By keyword.
     """
@@ -69,19 +69,19 @@ class Releases(ABC):
     count: int
     coordinates: int = field(default=1, kw_only=True)
 
-    #: The relations that there is a theorem for, which theorem, and what it assumes.
+    #: The neighbouring relations for which a theorem is known, the theorem, and its assumptions.
     relations: ClassVar[tuple[Relation, ...]]
     theorem: ClassVar[str]
     assumption: ClassVar[str]
-    #: Whether `rho` says all about the cost, as of Gaussian releases of all rows.
+    #: Whether `rho` determines the cost, as it does for Gaussian releases of all rows.
     adds_in_rho: ClassVar[bool] = False
-    #: Whether noise is added to what is released; of a decision the noise is part of the test.
+    #: Whether noise is added to the released value; in a decision the noise is part of the test.
     adds_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not self.kind:
             raise InvalidArgument("kind must be a name that is not empty.")
-        object.__setattr__(self, "kind", str.__str__(self.kind))  # of a subclass: plain letters
+        object.__setattr__(self, "kind", str.__str__(self.kind))  # plain text of an instance of a subclass
         object.__setattr__(self, "count", _validate.whole("count", self.count, at_least=1))
         object.__setattr__(self, "coordinates", _validate.whole("coordinates", self.coordinates, at_least=1))
 
@@ -92,49 +92,49 @@ class Releases(ABC):
 
     @property
     def sampling(self) -> PoissonSampling | SamplingWithoutReplacement | None:
-        """How the units of one release are drawn; None where each release is of all of them."""
+        """The sampling scheme of one release; None where each release uses all units."""
         return None
 
     @property
     def rho(self) -> float:
-        """The cost where costs add: count / (2 noise_multiplier²) of Gaussian releases of all rows, else infinite."""
+        """The cost in rho: count / (2 noise_multiplier²) for Gaussian releases of all rows, else infinite."""
         return math.inf
 
     @property
     def rounding(self) -> float:
-        """By how much floating point may be off in the logarithm of the probability of all results, on one table."""
+        """Bound of the floating-point error in the log-probability of all results, on one table."""
         return 0.0
 
     @property
     def of_thresholds(self) -> float:
-        """The part of delta that is spent by what a threshold hides: beside noise, over all releases together."""
+        """The part of delta spent on thresholds by all releases together, in addition to the cost of noise."""
         return 0.0
 
     @property
     def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly; infinite where its distribution is not known."""
+        """The approximate variance of the privacy loss of one release; infinite where its distribution is unknown."""
         return math.inf
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
-        """Return the privacy loss of one release: one pair for both directions, or one for each; none if not known.
+        """Return dominating pairs of one release: one for both directions, or one for each; empty if unknown.
 
         Parameters
         ----------
         log_tail : float
-            Logarithm of the probability that may lie outside of the pairs' limits.
+            Logarithm of the probability mass of losses that may lie outside of the pairs' limits.
         """
         return ()
 
     def renyi_bound(self, order: int) -> float:
-        """Return the Rényi divergence of one release at an integer order from 2; infinite where none is known."""
+        """Return a bound of the Rényi divergence of one release at an integer order from 2; infinite if unknown."""
         return math.inf
 
     def to_dp_accounting(self) -> Any:
-        """Return the same releases as a ``dp_accounting.DpEvent``, of Google's library: for a second opinion.
+        """Return the same releases as a ``dp_accounting.DpEvent`` of Google's library, for independent accounting.
 
-        Noise multipliers are handed over as they are, relative to the sensitivity under the relation that they are
-        accounted for under. So use an accountant that takes them for that, whatever the relation here: of Gaussian and
-        Poisson events ``PLDAccountant()`` or ``RdpAccountant()`` (add or remove one), of batches without replacement
+        Noise multipliers are passed unchanged: they are relative to the sensitivity under the relation of the
+        accounting. So choose the accountant by the kind of event, not by the relation: for Gaussian and
+        Poisson events ``PLDAccountant()`` or ``RdpAccountant()`` (add or remove one), for batches without replacement
         ``RdpAccountant`` with ``REPLACE_ONE``.
 
         Raises
@@ -152,15 +152,15 @@ class Releases(ABC):
         )
 
     def with_count(self, count: int) -> Self:
-        """Return the same with another number of releases."""
+        """Return a copy with another number of releases."""
         return replace(self, count=count)
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same with another noise multiplier, which releases that add no noise have none of."""
+        """Return a copy with another noise multiplier; releases that add no noise have none to change."""
         return self
 
     def alone(self) -> Self:
-        """Return one release, with the labels that do not matter for its cost taken off."""
+        """Return a single release without the fields that do not affect its cost, as a key for caching."""
         return replace(self, kind="one", count=1, coordinates=1)
 
 
@@ -186,7 +186,7 @@ class NoisyReleases(Releases):
 
     @property
     def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly; of releases on samples."""
+        """The approximate variance of the privacy loss of one release, for releases on samples; else infinite."""
         sampling = self.sampling
         return (
             math.inf
@@ -195,7 +195,7 @@ class NoisyReleases(Releases):
         )
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """Return the same with another noise multiplier."""
+        """Return a copy with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
 
@@ -206,8 +206,8 @@ class GaussianReleases(NoisyReleases):
     Attributes
     ----------
     noise_multiplier : float
-        Standard deviation of the noise divided by the sensitivity of the released sum under the relation that it
-        is accounted for, above 0.
+        Standard deviation of the noise divided by the sensitivity of the released sum under the relation of the
+        accounting, above 0.
     """
 
     relations: ClassVar[tuple[Relation, ...]] = RELATIONS
@@ -226,11 +226,11 @@ class GaussianReleases(NoisyReleases):
         return 1.0 / self.noise_multiplier**2
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
-        """Return one pair: both directions are alike."""
+        """Return one pair, for both directions."""
         return (loss_curves.gaussian_pair(self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
-        """Return the divergence of one release, exact."""
+        """Return the exact Rényi divergence of one release."""
         return gaussian_bound(order, self.noise_multiplier)
 
     def _event(self, library: Any) -> Any:
@@ -239,14 +239,14 @@ class GaussianReleases(NoisyReleases):
 
 @dataclass(frozen=True)
 class ThresholdedReleases(NoisyReleases):
-    """Gaussian counts of the levels that occur in a table, of which those above a threshold are published.
+    """Gaussian counts of the levels that occur in a table; only counts above a threshold are published.
 
-    Which levels occur is no function of counts that noise covers: `pymc_dp.accounting.account` adds what it costs.
+    The noise of the counts does not protect which levels occur: `pymc_dp.accounting.account` adds the cost of that.
 
     Attributes
     ----------
     coordinates : int
-        Noisy numbers that one unit may move, in one release.
+        Noisy numbers in one release that one unit may change.
     noise_multiplier : float
         Standard deviation of the noise divided by the sensitivity of the counts, above 0.
     delta : float
@@ -271,12 +271,12 @@ class ThresholdedReleases(NoisyReleases):
 
     @property
     def of_thresholds(self) -> float:
-        """The probability that a level of one unit alone is published by any of the releases, at most."""
+        """A bound of the probability that any of the releases publishes a level of one unit alone."""
         return self.count * self.delta
 
     @property
     def counts(self) -> GaussianReleases:
-        """The releases as they would be, if it were public which levels occur."""
+        """The releases as Gaussian counts, as if the set of levels that occur were public."""
         return GaussianReleases(self.kind, self.count, self.noise_multiplier, coordinates=self.coordinates)
 
 
@@ -290,7 +290,7 @@ class PoissonGaussianReleases(NoisyReleases):
         Standard deviation of the noise divided by the largest contribution of one unit *to a sample*, its scale
         included, above 0.
     sampling_probability : float
-        With which each unit takes part in a release, in (0, 1]. Public: not computed from the number of rows.
+        Probability that a unit takes part in a release, in (0, 1]. Public: not computed from the number of rows.
     """
 
     sampling_probability: float
@@ -312,15 +312,15 @@ class PoissonGaussianReleases(NoisyReleases):
 
     @property
     def sampling(self) -> PoissonSampling:
-        """How the units of one release are drawn."""
+        """The sampling scheme of one release."""
         return PoissonSampling(self.sampling_probability)
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
-        """Return the pairs for a removed and for an added unit."""
+        """Return the pairs of both directions: a removed unit and an added unit."""
         return loss_curves.poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
 
     def renyi_bound(self, order: int) -> float:
-        """Return the Rényi divergence of one release under add-remove, exact."""
+        """Return the exact Rényi divergence of one release under add-remove."""
         return poisson_gaussian_bound(order, self.sampling_probability, self.noise_multiplier)
 
     def _event(self, library: Any) -> Any:
@@ -329,7 +329,7 @@ class PoissonGaussianReleases(NoisyReleases):
 
 @dataclass(frozen=True)
 class BatchReleases(Releases):
-    """Releases that are each of a fresh batch of `batch_size` out of `n_units` units, drawn without replacement."""
+    """Releases that each use a fresh batch of `batch_size` out of `n_units` units, drawn without replacement."""
 
     batch_size: int
     n_units: int
@@ -343,7 +343,7 @@ class BatchReleases(Releases):
 
     @property
     def sampling(self) -> SamplingWithoutReplacement:
-        """How the units of one release are drawn."""
+        """The sampling scheme of one release."""
         return SamplingWithoutReplacement(self.batch_size, self.n_units)
 
     @property
@@ -359,10 +359,10 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
     Attributes
     ----------
     batch_size, n_units : int
-        Units in a batch, and in the table, whose number is public.
+        Number of units in a batch, and in the table; both are public.
     noise_multiplier : float
-        Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
-        above 0.
+        Standard deviation of the noise divided by the sensitivity of the released value to a replaced unit of the
+        batch, above 0.
     """
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
@@ -390,15 +390,15 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
 
 @dataclass(frozen=True)
 class BarkerReleases(BatchReleases):
-    """Acceptance decisions of DP Barker: their noise is part of the test, so there is none to choose.
+    """Acceptance decisions of DP Barker: their noise is part of the test and cannot be chosen.
 
-    Each unit's log-ratio is clipped at sqrt(batch_size) / tempered_size, tempered_size being the number of units
-    that the tempered likelihood stands for.
+    Each unit's log-ratio is clipped at sqrt(batch_size) / tempered_size, where tempered_size is the effective number of
+    units of the tempered likelihood.
 
     Attributes
     ----------
     batch_size, n_units : int
-        Units in a batch, more than 15, or no order is covered; and in the table, whose number is public.
+        Number of units in a batch, above 15, as no order has a finite bound otherwise; and in the table. Both public.
     """
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
@@ -419,12 +419,12 @@ class BarkerReleases(BatchReleases):
 
     @property
     def noise_needed(self) -> float:
-        """None: 0."""
+        """Zero: no noise is added to the decision."""
         return 0.0
 
     @property
     def rounding(self) -> float:
-        """By how much floating point may be off in the logarithm of the probability of all decisions."""
+        """Bound of the floating-point error in the log-probability of all decisions."""
         return _ROUNDING_OF_DECISIONS * self.count
 
     def renyi_bound(self, order: int) -> float:
@@ -444,12 +444,12 @@ KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
 
 
 def to_dp_accounting(releases: Sequence[Releases]) -> Any:
-    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`."""
+    """Return the releases as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`."""
     return _dp_accounting().ComposedDpEvent([each.to_dp_accounting() for each in releases])
 
 
 def _dp_accounting() -> Any:
-    """Import the library, which nothing else of this package uses."""
+    """Import the optional library."""
     try:
         return importlib.import_module("dp_accounting")
     except ImportError:

@@ -23,21 +23,21 @@ import scipy
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 
-#: What the exact discrete Gaussian may cost on top of the continuous curve, in epsilon, for up to
+#: Bound of the additional epsilon of the exact discrete Gaussian over the continuous curve, for up to
 #: `MAX_COORDINATES` released coordinates on a grid 2**35 times finer than the noise (docs: "Noise on the grid").
 EPSILON_SLACK = 1e-9
 MAX_COORDINATES = 10**9
 
-#: Inverses aim this far (relatively) below the requested delta, so that rounding cannot carry them above it.
+#: Relative margin of the inverses below the requested delta, so that rounding cannot exceed it.
 _DELTA_MARGIN = 4e-11
 _MAX_NEWTON_STEPS = 200
-#: Beyond it the difference between epsilon and rho is lost in rounding.
+#: Beyond this epsilon, rounding loses the difference between epsilon and rho.
 _LARGEST_EPSILON = 1e15
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 
 def _erfcx_difference(a: float, width: float) -> float:
-    """Return erfcx(a) - erfcx(a + width), also where the two nearly cancel."""
+    """Return erfcx(a) - erfcx(a + width), without loss of precision where the two nearly cancel."""
     if width >= 1e-3:
         return float(scipy.special.erfcx(a) - scipy.special.erfcx(a + width))
     # Midpoint rule with its first correction on the slope -erfcx'(x) = 2/sqrt(pi) - 2 x erfcx(x).
@@ -56,7 +56,7 @@ def _erfcx_difference(a: float, width: float) -> float:
 def log_delta(rho: float, epsilon: float) -> float:
     """Return the logarithm of the delta of Gaussian releases of total `rho` at `epsilon`.
 
-    Works in log space, so that deltas far below 1e-300 are still told apart. Inputs are taken as valid.
+    The computation in log space resolves deltas far below 1e-300. Inputs are not validated.
     """
     if rho == 0.0:
         return -math.inf
@@ -109,8 +109,7 @@ def _solve(
         else:
             high = x
         newton = x - gap / slope if slope != 0.0 else math.nan
-        converged = abs(newton - x) <= 1e-14 * x or high - low <= 1e-15 * high
-        if converged:
+        if abs(newton - x) <= 1e-14 * x or high - low <= 1e-15 * high:
             break
         x = newton if low < newton < high else 0.5 * (low + high)
     nudge = 1e-15

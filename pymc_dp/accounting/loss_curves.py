@@ -1,6 +1,6 @@
-r"""Hockey-stick curves of one release: :math:`h(\epsilon) = \sup_S P(S) - e^\epsilon Q(S)`, also below zero.
+r"""Hockey-stick curves of one release: :math:`h(\epsilon) = \sup_S P(S) - e^\epsilon Q(S)`, also for epsilon < 0.
 
-`P` and `Q` are the laws of the release on neighbouring tables, or a pair that dominates them (Zhu, Dong and Wang 2022).
+`P` and `Q` are the release's distributions on neighbouring tables, or a pair that dominates them (Zhu and others 2022).
 """
 
 import math
@@ -18,15 +18,15 @@ Curve = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """A curve that is nowhere below that of one release in one direction."""
+    """A dominating pair of one release in one direction, by its hockey-stick curve."""
 
     curve: Curve  # delta at each epsilon
-    smallest: float  # losses between which all but the tail that was asked for lies
+    smallest: float  # losses outside of these limits have at most the requested tail probability
     largest: float
 
 
 def gaussian_curve(epsilon: Array, noise_multiplier: float) -> Array:
-    """Return the delta of one Gaussian release at each epsilon, also below zero."""
+    """Return the delta of one Gaussian release at each epsilon, negative ones included."""
     half = 0.5 / noise_multiplier
     ndtr, log_ndtr = scipy.special.ndtr, scipy.special.log_ndtr
     delta = ndtr(half - epsilon * noise_multiplier) - np.exp(epsilon + log_ndtr(-half - epsilon * noise_multiplier))
@@ -57,10 +57,10 @@ def add_curve(epsilon: Array, q: float, noise_multiplier: float) -> Array:
 
 
 def substitute_curve(epsilon: Array, q: float, noise_multiplier: float) -> Array:
-    """Return a curve above that of sampling without replacement, under substitution.
+    """Return an upper bound of the curve of sampling without replacement, under substitution.
 
-    For alpha >= 1 advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 2) gives q times the Gaussian
-    curve, and the relation is symmetric, which gives the rest (Zhu, Dong and Wang 2022, Proposition 30).
+    For exp(epsilon) >= 1 advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 2) gives q times the
+    Gaussian curve; for smaller ones the symmetry of the relation does (Zhu, Dong and Wang 2022, Proposition 30).
     """
     upper = remove_curve(np.where(epsilon < 0.0, -epsilon, epsilon), q, noise_multiplier)
     return np.where(epsilon >= 0.0, upper, -np.expm1(epsilon) + np.exp(epsilon) * upper)
@@ -76,13 +76,13 @@ def _amplified(largest: float, q: float) -> float:
 
 
 def gaussian_pair(noise_multiplier: float, log_tail: float) -> DominatingPair:
-    """Return the pair of a Gaussian release of all rows: both directions are alike."""
+    """Return the pair of a Gaussian release of all rows, for both directions."""
     largest = _largest_loss(noise_multiplier, log_tail)
     return DominatingPair(lambda epsilon: gaussian_curve(epsilon, noise_multiplier), -largest, largest)
 
 
 def poisson_pairs(q: float, noise_multiplier: float, log_tail: float) -> tuple[DominatingPair, DominatingPair]:
-    """Return the pairs for a removed and for an added unit of the Poisson-subsampled Gaussian."""
+    """Return the pairs of the Poisson-subsampled Gaussian for a removed unit and for an added unit."""
     largest = _amplified(_largest_loss(noise_multiplier, log_tail), q)
     bound = -math.log1p(-q) if q < 1.0 else largest
     return (
@@ -92,12 +92,12 @@ def poisson_pairs(q: float, noise_multiplier: float, log_tail: float) -> tuple[D
 
 
 def without_replacement_pair(q: float, noise_multiplier: float, log_tail: float) -> DominatingPair:
-    """Return the pair of a Gaussian release on a batch without replacement, under substitution: for both directions."""
+    """Return the pair of a Gaussian release on a batch without replacement, for both directions of substitution."""
     largest = _amplified(_largest_loss(noise_multiplier, log_tail), q)
     return DominatingPair(lambda epsilon: substitute_curve(epsilon, q, noise_multiplier), -largest, largest)
 
 
 def sampled_spread(q: float, noise_multiplier: float) -> float:
-    """Return the variance of the loss of one Gaussian release on a sample, roughly."""
+    """Return the approximate variance of the privacy loss of one Gaussian release on a sample."""
     variance = 1.0 / noise_multiplier**2
     return q * min(q * math.expm1(min(variance, 50.0)), variance * (1.0 + variance))

@@ -1,13 +1,13 @@
-r"""Privacy loss distributions: numerical composition of subsampled Gaussian releases, from above throughout.
+r"""Privacy loss distributions: numerical composition of subsampled Gaussian releases, pessimistic throughout.
 
 The hockey-stick curve :math:`h(\alpha) = \sup_S P(S) - \alpha Q(S)` of a release is convex. Joining its values at
 :math:`\alpha = e^{ih}` by straight lines gives the curve of a discrete pair that dominates the release (Doroshenko,
 Ghazi, Kamath, Kumar and Manurangsi 2022), and dominating pairs compose under adaptive composition (Zhu, Dong and
 Wang 2022, Theorem 10). The pairs' losses add, so their distributions are convolved, all at once in Fourier space.
 
-The two directions of add-remove are composed apart; the larger epsilon counts. Under substitution one curve bounds
-both. Mass that may have left the window counts as infinite loss, and what rounding may have taken off delta is
-taken off the delta that is asked for; where that would be all of it, the answer is infinity.
+The two directions of add-remove are composed separately, and the larger epsilon is returned. Under substitution one
+curve bounds both. Mass outside of the window counts as infinite loss, and a bound of the rounding error is subtracted
+from the requested delta; if nothing of it remains, the result is infinity.
 """
 
 import math
@@ -21,13 +21,13 @@ from pymc_dp import _validate
 from pymc_dp.accounting.events import GaussianReleases, Releases
 from pymc_dp.accounting.loss_curves import Array, DominatingPair
 
-#: Relative excess in epsilon that the grid is chosen for.
+#: Relative excess in epsilon that determines the grid.
 DEFAULT_TOLERANCE = 3e-4
 #: Rounding in delta, for each composition: a generous multiple of the unit roundoff (tests measure it).
 _ROUNDING = 4e-15
 _SMALLEST_INTERVAL, _LARGEST_INTERVAL = 1e-7, 0.05
 _MOST_POINTS, _MOST_POINTS_OF_ONE = 2**23, 2**17
-#: Above this slope of Chernoff's bound rare large losses may matter.
+#: Above this slope of Chernoff's bound, rare large losses may dominate.
 _HEAVY_TAILED = 10.0
 #: Larger losses count as infinite.
 _LARGEST_EPSILON = 500.0
@@ -43,7 +43,7 @@ class _Losses:
 
 
 def _discretise(pair: DominatingPair, interval: float) -> _Losses:
-    """Return the losses of the pair whose curve joins that of `pair` at multiples of `interval` by straight lines."""
+    """Return the losses of the pair whose curve, linear in exp(loss), meets that of `pair` at multiples of a step."""
     first = math.floor(pair.smallest / interval)
     values = pair.curve(interval * np.arange(first, math.ceil(pair.largest / interval) + 1))
     rise = np.diff(values)
@@ -58,13 +58,13 @@ def _discretise(pair: DominatingPair, interval: float) -> _Losses:
 
 
 def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, log_tail: float) -> tuple[int, int]:
-    """Return the grid points between which all but exp(log_tail) of the composed mass on each side lies."""
+    """Return grid points that leave a composed mass of at most exp(log_tail) outside on each side."""
     losses = [interval * (part.first + np.arange(len(part.masses))) for part in parts]
     known = list(zip([part.masses for part in parts], losses, counts, strict=True))
     variance = sum(count * max(float(mass @ loss**2) - float(mass @ loss) ** 2, 0.0) for mass, loss, count in known)
     typical = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
     slopes = [factor * typical for factor in (0.2, 0.45, 0.9)]
-    if typical > _HEAVY_TAILED:  # rare large losses: the variance does not say how far out they reach
+    if typical > _HEAVY_TAILED:  # rare large losses lie far beyond the scale of the variance
         slopes += [1.5, 3.0, 6.0]
     ends = []
     for side in (-1.0, 1.0):
@@ -82,14 +82,14 @@ def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, lo
 
 @dataclass(frozen=True)
 class _Composed:
-    """The distribution of the loss of everything together, in one direction, from above."""
+    """A pessimistic distribution of the privacy loss of the composition, in one direction."""
 
     losses: Array  # finite, shape (points,)
     masses: Array  # their probabilities, shape (points,)
-    missing: float  # what else a delta may be larger by: infinite losses, mass outside of the window, and rounding
+    missing: float  # additional delta: infinite losses, mass outside of the window, and rounding
 
     def deltas(self, epsilons: Array) -> Array:
-        """Return for each epsilon, at least 0, a delta for which everything together is (epsilon, delta)-private."""
+        """Return for each epsilon, at least 0, a delta for which the composition is (epsilon, delta)-private."""
         positive = self.losses > 0.0
         masses, losses = self.masses[positive], self.losses[positive]
         above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
@@ -102,7 +102,7 @@ class _Composed:
 
 
 def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, delta: float) -> _Composed | None:
-    """Return the loss of everything together in one direction, precise enough for `delta`; None if it is too wide."""
+    """Return the loss of the composition in one direction, precise enough for `delta`; None if it is too wide."""
     log_tail = math.log(delta) - 14.0
     low, high = _window(parts, counts, interval, log_tail)
     longest = max(len(part.masses) for part in parts)
@@ -113,7 +113,7 @@ def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, d
     shift = 0
     log_finite = 0.0
     for part, count in zip(parts, counts, strict=True):
-        # Centred, so that raising to a high power does not turn the phase round and round.
+        # Centred at the mean, so that a high power does not rotate the phase of the transform many times.
         centre = round(float(part.masses @ np.arange(len(part.masses))))
         padded = np.zeros(size)
         padded[: len(part.masses)] = part.masses
@@ -126,7 +126,7 @@ def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, d
 
 
 def _composed_epsilon(composed: _Composed, delta: float) -> float:
-    """Return the epsilon of everything together in one direction; infinite where too much is missing."""
+    """Return the epsilon of the composition in one direction; infinite where the missing mass reaches delta."""
     target = delta - composed.missing
     if target <= 0.0:
         return math.inf
@@ -153,9 +153,9 @@ def loss_distribution_epsilon(
 ) -> float:
     """Return an epsilon for which the releases together are (epsilon, delta)-private.
 
-    The releases, at least one, have to be for one relation; `pymc_dp.accounting.account` checks that. The grid is so
-    fine that the relative excess in epsilon is roughly the tolerance. The result is never below the exact epsilon. It
-    is infinite where the distribution of a loss is not known, or where delta is too small, or losses too large, for
+    The releases, at least one, have to be for one relation; `pymc_dp.accounting.account` checks that. The tolerance
+    determines the grid and is about the relative excess in epsilon. The result is never below the exact epsilon. It
+    is infinite where the distribution of a loss is unknown, or where delta is too small, or losses too large, for
     double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
@@ -166,9 +166,9 @@ def loss_distribution_epsilon(
 def loss_distribution_deltas(releases: Sequence[Releases], epsilons: Array, least_delta: float = 1e-9) -> Array:
     """Return for each epsilon a delta for which the releases together are (epsilon, delta)-private.
 
-    Releases are as of `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta` are not
+    Releases are as in `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta` are not
     resolved: they are rounded up to a small part of it. The results, shape (epsilons,), are never below the
-    exact deltas; they are 1 where the distribution of a loss is not known.
+    exact deltas; they are 1 where the distribution of a loss is unknown.
     """
     least_delta = _validate.open_unit_interval("least_delta", least_delta)
     found = _composed(releases, least_delta, DEFAULT_TOLERANCE)
@@ -179,7 +179,7 @@ def loss_distribution_deltas(releases: Sequence[Releases], epsilons: Array, leas
 
 
 def _composed(releases: Sequence[Releases], delta: float, tolerance: float) -> list[_Composed] | None:
-    """Return the loss of the releases together in each direction; None where one is not known, or too wide."""
+    """Return the loss of the composition in each direction; None where a loss is unknown, or too wide."""
     rho = math.fsum(each.rho for each in releases if each.adds_in_rho)
     merged: dict[Releases, int] = {}
     for each in releases:
@@ -197,7 +197,7 @@ def _composed(releases: Sequence[Releases], delta: float, tolerance: float) -> l
     interval = math.sqrt(4.0 * tolerance * variance / sum(counts))
     interval = min(max(interval, _SMALLEST_INTERVAL), _LARGEST_INTERVAL)
     widest = max(directed[0].largest for directed in pairs)
-    interval = max(interval, widest / _MOST_POINTS_OF_ONE)  # heavy tails: epsilon is of their size, so is the grid
+    interval = max(interval, widest / _MOST_POINTS_OF_ONE)  # heavy tails: epsilon and so the grid are of their size
     if interval > _LARGEST_EPSILON:
         return None
     found = []

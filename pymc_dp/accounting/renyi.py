@@ -1,6 +1,6 @@
 r"""Rényi divergences of one release at an integer order, exact or bounds, and their conversion to epsilon.
 
-A bound at order :math:`\alpha` is on the Rényi divergence between the outputs on neighbouring tables, the larger of
+A bound at order :math:`\alpha` bounds the Rényi divergence between the output distributions on neighbouring tables, in
 both directions. Bounds at the same order add under adaptive composition (Mironov 2017, Proposition 1).
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 
-#: The orders that are searched. All are integers: the subsampling theorems are for these.
+#: The orders over which epsilon is minimised, all integers, as the subsampling theorems require.
 ORDERS = (*range(2, 65), *range(68, 129, 4), *range(144, 257, 16), *range(320, 1025, 64))
 _LOG_2 = math.log(2.0)
 
@@ -27,12 +27,12 @@ def _log_binomials(order: int) -> NDArray[np.float64]:
 
 
 def gaussian_bound(order: int, noise_multiplier: float) -> float:
-    """Return order / (2 noise_multiplier²), exact (Mironov 2017, Proposition 7)."""
+    """Return the exact divergence of a Gaussian release, order / (2 noise_multiplier²) (Mironov 2017, Prop. 7)."""
     return order / (2.0 * noise_multiplier**2)
 
 
 def poisson_gaussian_bound(order: int, sampling_probability: float, noise_multiplier: float) -> float:
-    """Return the divergence of one Poisson-subsampled Gaussian release under add-remove, exact.
+    """Return the exact divergence of one Poisson-subsampled Gaussian release under add-remove.
 
     Mironov, Talwar and Zhang (2019), Rényi differential privacy of the sampled Gaussian mechanism, section 3.3;
     Theorem 5 for both directions.
@@ -49,9 +49,9 @@ def poisson_gaussian_bound(order: int, sampling_probability: float, noise_multip
 
 
 def without_replacement_bound(order: int, sampling_probability: float, bounds: Sequence[float]) -> float:
-    """Return the divergence, under substitution, of a mechanism that is run on a batch without replacement.
+    """Return a bound of the divergence, under substitution, of a mechanism on a batch drawn without replacement.
 
-    The mechanism's own `bounds` are those at orders 2, 3, ..., `order`, for replacing one unit of the batch.
+    `bounds` are those of the mechanism itself at orders 2, 3, ..., `order`, for replacing one unit of the batch.
 
     Wang, Balle and Kasiviswanathan (2019), Subsampled Rényi differential privacy and analytical moments accountant,
     Theorem 9, for mechanisms of unbounded loss.
@@ -66,7 +66,7 @@ def without_replacement_bound(order: int, sampling_probability: float, bounds: S
 
 
 def barker_batch_bound(order: int, batch_size: int) -> float:
-    """Return the divergence of one Barker decision from replacing one unit of its batch, for 2 <= order < b/5.
+    """Return a bound of the divergence of one Barker decision for replacing one unit of its batch, 2 <= order < b/5.
 
     Heikkilä, Jälkö, Dikmen and Honkela (2019), Differentially private Markov chain Monte Carlo, Theorem 4.
     """
@@ -77,9 +77,9 @@ def barker_batch_bound(order: int, batch_size: int) -> float:
 
 
 def on_batches(order: int, sampling_probability: float, bound_of_batch: Callable[[int], float]) -> float:
-    """Return the divergence, under substitution, of a mechanism on a batch, given its own at each order from 2.
+    """Return a bound of the divergence, under substitution, of a mechanism on a batch, given its own at each order.
 
-    A mixture over batches is never further apart than its batches are.
+    A mixture over batches has at most the divergence of the mechanism on a batch (quasi-convexity).
     """
     own = [bound_of_batch(j) for j in range(2, order + 1)]
     return min(without_replacement_bound(order, sampling_probability, own), own[-1])

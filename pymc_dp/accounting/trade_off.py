@@ -1,7 +1,7 @@
-r"""What an attacker can achieve who tries to tell two neighbouring tables apart: trade-off curves.
+r"""Trade-off curves: error rates of the best attacker who tests which of two neighbouring tables was used.
 
-The attacker knows everything but which of two neighbouring tables was used, and tests one against the other by all that
-was released. The *trade-off* is the least rate of false negatives at each rate of false positives, over all tests
+The attacker knows everything except which of two neighbouring tables was used, and tests one against the other by all
+releases. The *trade-off* is the least rate of false negatives at each rate of false positives, over all tests
 (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B 84); one minus it is the power of the best attacker. A
 guarantee at each :math:`\epsilon` gives
 
@@ -36,21 +36,21 @@ from pymc_dp.accounting.loss_distribution import loss_distribution_deltas
 from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import InvalidArgument
 
-#: The privacy profile is followed until its delta is below this.
+#: The trade-off uses the privacy profile down to this delta.
 _LEAST_DELTA = 1e-9
-#: Guarantees that a trade-off is computed of; largest epsilon, beyond which a guarantee says nothing.
+#: Number of guarantees in a trade-off; the largest epsilon, beyond which a guarantee is vacuous.
 _GUARANTEES, _LARGEST_EPSILON = 600, 700.0
 
 
 def privacy_profile(releases: Sequence[Releases], epsilons: ArrayLike, relation: Relation) -> Array:
-    """Return for each epsilon the delta that `account` finds for releases together.
+    """Return the privacy profile of releases: for each epsilon the delta of their composition, as by `account`.
 
-    Gaussian releases alone: their exact curve. With others: the better of privacy loss distributions and Rényi bounds.
+    Gaussian releases alone: their exact curve. With others: the smaller delta of loss distributions and Rényi bounds.
 
     Parameters
     ----------
     releases : sequence of Releases
-        At least one; later ones may be chosen in the light of earlier results.
+        At least one; later ones may depend on earlier results.
     epsilons : array_like, shape (epsilons,)
         Each at least 0.
     relation : {"substitute", "add-remove"}
@@ -59,22 +59,22 @@ def privacy_profile(releases: Sequence[Releases], epsilons: ArrayLike, relation:
     Returns
     -------
     ndarray, shape (epsilons,)
-        In [0, 1]; never below the exact deltas, but for the discrete noise's `EPSILON_SLACK` in epsilon, and for
+        In [0, 1]; never below the exact deltas, except for the discrete noise's `EPSILON_SLACK` in epsilon, and for
         deltas of 1e-9 or less of releases on samples.
 
     Raises
     ------
     InvalidArgument
-        If there is no release, one is not valid for the relation, or an epsilon is no number of at least 0.
+        If `releases` is empty, one is not valid for the relation, or an epsilon is not a number of at least 0.
     """
     found = _numbers("epsilons", epsilons)
     if not (found >= 0.0).all():
         raise InvalidArgument("epsilons must be numbers of at least 0.")
     if not releases:
-        raise InvalidArgument("A privacy profile is one of releases: there is none.")
+        raise InvalidArgument("A privacy profile requires at least one release.")
     check_relation(releases, relation)
     hidden, releases = of_thresholds(releases), without_thresholds(releases)
-    if hidden:  # twice: an epsilon below what thresholds cost besides their delta pays for that in delta
+    if hidden:  # twice in delta, as an epsilon below that of the thresholds cannot pay for them
         less = np.maximum(found - epsilon_of_thresholds(min(hidden, 0.5)), 0.0)
         deltas: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
         return deltas
@@ -92,7 +92,7 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
     Parameters
     ----------
     releases : sequence of Releases
-        What the attacker sees; at least one.
+        The releases that the attacker sees; at least one.
     false_positive_rates : array_like, shape (rates,)
         Probabilities of taking the one table for the other, in [0, 1].
     relation : {"substitute", "add-remove"}
@@ -101,14 +101,14 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
     Returns
     -------
     ndarray, shape (rates,)
-        In [0, 1]; the power of the best attacker is at most 1 minus it. Of Gaussian releases alone it is exact: the
-        normal distribution function at z(1 - false positives) - sqrt(2 rho). Of others it is a bound from the safe
-        side, as far as the accounting is.
+        In [0, 1]; the power of the best attacker is at most 1 minus it. For Gaussian releases alone it is exact: the
+        normal distribution function at z(1 - false positives) - sqrt(2 rho). For others it is a lower bound, under
+        the conditions of the accounting.
 
     Raises
     ------
     InvalidArgument
-        If there is no release, one is not valid for the relation, or a rate is out of range.
+        If `releases` is empty, one is not valid for the relation, or a rate is out of range.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
     """
     rates = _rates(false_positive_rates)
     if not releases:
-        raise InvalidArgument("A trade-off is one of releases: there is none.")
+        raise InvalidArgument("A trade-off requires at least one release.")
     check_relation(releases, relation)
     if all_add_in_rho(releases):
         ndtr, ndtri = scipy.special.ndtr, scipy.special.ndtri
@@ -131,7 +131,7 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
 
 
 def trade_off_of_guarantee(epsilon: float, delta: float, false_positive_rates: ArrayLike) -> Array:
-    """Return the least rate of false negatives that an (epsilon, delta) guarantee alone allows.
+    """Return the least rate of false negatives that is compatible with an (epsilon, delta) guarantee.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def trade_off_of_guarantee(epsilon: float, delta: float, false_positive_rates: A
     Returns
     -------
     ndarray, shape (rates,)
-        In [0, 1]. What releases really allow is above it: one epsilon is one point of their privacy profile.
+        In [0, 1]. The trade-off of the releases themselves is above it: a guarantee is one point of their profile.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def trade_off_of_guarantee(epsilon: float, delta: float, false_positive_rates: A
 
 
 def _of_guarantees(epsilons: Array, deltas: Array, rates: Array) -> Array:
-    """Return the trade-off that guarantees together allow, all of which hold."""
+    """Return the trade-off that is compatible with several guarantees that hold together."""
     spared = 1.0 - deltas[:, None]
     of_first = spared - np.exp(epsilons)[:, None] * rates
     of_second = np.exp(-epsilons)[:, None] * (spared - rates)
@@ -167,7 +167,7 @@ def _of_guarantees(epsilons: Array, deltas: Array, rates: Array) -> Array:
 
 
 def _renyi_deltas(releases: Sequence[Releases], epsilons: Array) -> Array:
-    """Return the smallest delta over all orders, as `renyi.convert` has it, with the rounding of decisions on top."""
+    """Return the smallest delta over all orders, the inverse of `renyi.convert`, plus the rounding of decisions."""
     rounding = math.fsum(each.rounding for each in releases)
     curve = renyi_curve(releases)
     covered = np.isfinite(curve)

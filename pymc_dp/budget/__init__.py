@@ -1,1 +1,1 @@
-"""Budgets: plans of what will be released, its price, and what has been spent."""
+"""Budgets: plans of releases, their cost, and the cost charged so far."""

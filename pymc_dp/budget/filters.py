@@ -1,7 +1,7 @@
-"""The two ways in which runs of one budget add up: each a filter, which lets a run pass while the sum fits.
+"""The two privacy filters of a budget: each admits a run only while the total cost stays within a fixed limit.
 
-A filter has to hold although each run is chosen in the light of what earlier ones released. Its limits are therefore
-fixed before anything is released, and they are stated here with the theorem that allows them.
+A filter has to be valid under adaptive composition: each run may depend on the releases of earlier runs. Its limits are
+therefore fixed before the first release, and each class names the theorem that permits them.
 """
 
 import math
@@ -9,28 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
-from pymc_dp.accounting.account import rho_beside_thresholds
+from pymc_dp.accounting.account import rho_without_thresholds
 from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
-#: Shares of a budget add up to the whole only up to the rounding of their last bits.
+#: Relative tolerance for the rounding of sums of shares of a budget.
 _ROUNDING = 1e-12
-#: A part of epsilon or delta this small, relative to the whole, is a remainder of mere rounding.
-_NOTHING = 1e-9
+#: A remainder of epsilon or delta this small, relative to the whole, comes from rounding and counts as zero.
+_NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
 class GaussianFilter:
-    """Runs of Gaussian releases of all rows: their costs add in rho. The delta of thresholds is not part of it.
+    """The filter of runs of Gaussian releases of all rows, whose costs add in rho; it excludes the delta of thresholds.
 
-    A sequence of Gaussian releases, each chosen in the light of the earlier ones, tells neighbouring tables apart no
-    better than one Gaussian release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); stopping before the
-    total passes a fixed limit keeps to the curve of that limit (Koskela, Tobaben and Honkela 2023).
+    An adaptively chosen sequence of Gaussian releases distinguishes neighbouring tables no better than one Gaussian
+    release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); a sequence that stops before its total exceeds
+    a fixed limit satisfies the privacy curve of that limit (Koskela, Tobaben and Honkela 2023).
 
     Attributes
     ----------
     epsilon, delta : float
-        What all such runs may cost together; possibly nothing.
+        The largest total cost of these runs; may be zero.
     """
 
     epsilon: float
@@ -44,17 +44,17 @@ class GaussianFilter:
         return gaussian_rho(rest, self.delta * (1.0 - EPSILON_SLACK)) if rest > 0.0 else 0.0
 
     def spent(self, history: Sequence[Plan]) -> float:
-        """Return the total rho of all such runs."""
+        """Return the total rho of these runs in the history."""
         return math.fsum(plan.rho for plan in history if plan.account == "rho")
 
     def left(self, history: Sequence[Plan]) -> float:
-        """Return the rho that is left. A remainder of mere rounding counts as nothing."""
+        """Return the remaining rho; a remainder within rounding counts as zero."""
         limit = self.limit()
         left = limit - self.spent(history)
         return left if math.isinf(left) or left > _ROUNDING * limit else 0.0
 
     def epsilon_of(self, rho: float) -> float:
-        """Return the epsilon of a total rho."""
+        """Return the epsilon of a total rho at the filter's delta."""
         if rho == 0.0:
             return 0.0
         if math.isinf(self.epsilon):
@@ -64,12 +64,11 @@ class GaussianFilter:
         return min(epsilon, self.epsilon) if within else epsilon
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise `InvalidArgument` unless a run is of this sort, `BudgetExceeded` unless it fits what others leave."""
-        if not math.isfinite(rho_beside_thresholds(plan.releases)):
+        """Raise `InvalidArgument` unless all releases add in rho, `BudgetExceeded` unless the rest of rho suffices."""
+        if not math.isfinite(rho_without_thresholds(plan.releases)):
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
-        together = math.fsum([self.spent(history), plan.rho])
-        if not together <= limit * (1.0 + _ROUNDING):
+        if not math.fsum([self.spent(history), plan.rho]) <= limit * (1.0 + _ROUNDING):
             raise BudgetExceeded(
                 f"This run costs rho {plan.rho:.4g}, but {self.left(history):.4g} is left of {limit:.4g}. Make a new "
                 "plan with fewer draws, more noise or a smaller budget_share."
@@ -78,18 +77,18 @@ class GaussianFilter:
 
 @dataclass(frozen=True)
 class ReservedFilter:
-    """Runs that reserve an (epsilon, delta) of their own when they start: these add.
+    """The filter of runs that reserve an (epsilon, delta) of their own when they start; the reserved pairs add.
 
-    Whatever a run releases, it is (epsilon, delta)-private at what it reserved, so adding both is a filter with limits
-    fixed beforehand (Rogers, Roth, Ullman and Vadhan 2016, basic composition with parameters chosen adaptively). No
+    Each run satisfies (epsilon, delta)-DP for its reserved pair, so sums of both are a filter with limits fixed
+    beforehand (Rogers, Roth, Ullman and Vadhan 2016, basic composition with parameters chosen adaptively). No
     better filter is known here for subsampled releases and Barker decisions.
 
     Attributes
     ----------
     epsilon, delta : float
-        What all such runs may cost together; possibly nothing.
+        The largest total cost of these runs; may be zero.
     relation : {"substitute", "add-remove"}
-        What they are accounted for under.
+        The neighbouring relation of the accounting.
     """
 
     epsilon: float
@@ -102,12 +101,12 @@ class ReservedFilter:
         return math.fsum(plan.epsilon for plan in reserved), math.fsum(plan.delta for plan in reserved)
 
     def left(self, history: Sequence[Plan]) -> tuple[float, float]:
-        """Return the epsilon and the delta that are left. A remainder of mere rounding counts as nothing."""
+        """Return the remaining epsilon and delta; a remainder within rounding counts as zero."""
         if math.isinf(self.epsilon):
             return self.epsilon, self.delta
         spent = self.spent(history)
         epsilon, delta = self.epsilon - spent[0], self.delta - spent[1]
-        if epsilon <= _NOTHING * self.epsilon or delta <= _NOTHING * self.delta:
+        if epsilon <= _NEGLIGIBLE * self.epsilon or delta <= _NEGLIGIBLE * self.delta:
             return 0.0, 0.0
         return epsilon, delta
 
@@ -116,7 +115,7 @@ class ReservedFilter:
         return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self.relation).epsilon + EPSILON_SLACK
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise `InvalidArgument` if a run costs more than it reserves, `BudgetExceeded` if that does not fit."""
+        """Raise `InvalidArgument` if a run costs more than its reserve, `BudgetExceeded` if that does not fit."""
         if math.isinf(self.epsilon):
             return
         if not self.cost(plan) <= plan.epsilon * (1.0 + 1e-9):
@@ -133,12 +132,12 @@ class ReservedFilter:
 def split(
     epsilon: float, delta: float, relation: Relation, reserved_share: float
 ) -> tuple[GaussianFilter, ReservedFilter]:
-    """Return the filters of a budget, a share of which is for runs that reserve their own.
+    """Return the two filters of a budget; `reserved_share` of it is for runs that reserve an (epsilon, delta).
 
     With e, d reserved and e', d' for Gaussian releases: P <= exp(e) P' + d, where P' differs from Q in Gaussian
     releases only, and P' <= exp(e') Q + d'. So P <= exp(e + e') Q + exp(e) d' + d: the Gaussian runs' delta counts
-    exp(e) times (docs: "Two filters, one budget"). A budget without a limit, which protects nobody, has two
-    filters without one.
+    exp(e) times (docs: "Two filters, one budget"). A budget of infinite epsilon, which protects nobody, has two
+    filters without a limit.
     """
     if math.isinf(epsilon):
         return GaussianFilter(epsilon, delta), ReservedFilter(epsilon, delta, relation)

@@ -1,14 +1,14 @@
-"""Where a saved budget keeps what was spent: one SQLite file that several processes may use at once.
+"""The ledger of a saved budget: one SQLite file that several processes may use at the same time.
 
-Every spend is one transaction that first takes the file's write lock, then reads what was spent, decides, and
-appends: so two processes cannot both spend the last of a budget. Rows are only ever appended; triggers refuse
-anything else. The transaction is on disk before a run may start, so a killed process neither loses a spend nor gets
-it back: SQLite's rollback journal undoes a half-written transaction, and a run whose charge was undone has not begun.
-``synchronous=EXTRA`` also writes down that the journal is gone; with less, a loss of power just after a spend could
-bring the journal back, which undoes the spend.
+Every charge is one transaction, which takes the file's write lock, reads the earlier charges, decides, and appends: two
+processes cannot both spend the rest of a budget. Rows are only ever appended; triggers refuse updates and deletions.
+The transaction is on disk before a run may start. A killed process therefore neither loses a charge nor recovers it:
+SQLite's rollback journal undoes an incomplete transaction, and a run whose charge was undone has not started.
+``synchronous=EXTRA`` also synchronises the deletion of the journal; without it, a power failure just after a charge
+could restore the journal, which undoes the charge.
 
-A chain of digests over the facts and all spends, in order, tells a damaged file. It is no signature: whoever may write
-the file can write another budget.
+A chain of digests over the facts and all charges, in order, detects a damaged file. It is not a signature: anyone with
+write access to the file can write another budget.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ from pymc_dp.exceptions import BudgetFileError, InvalidArgument
 
 _APPLICATION_ID = 0x70644250
 FORMAT_VERSION = 2
-#: How long to wait for another process that is charging.
+#: Seconds to wait for the lock of another process.
 _SECONDS_TO_WAIT = 120.0
-#: The name of a digest in the record that it is a digest of.
+#: The field of a record that holds the record's digest.
 _DIGEST = "digest"
-#: What SQLite says of a disk or a permission, and not of what stands in the file.
+#: SQLite's error codes of disks and permissions; other codes concern the content of the file.
 _CODES_OF_THE_DISK = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
@@ -59,7 +59,7 @@ class Ledger:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = _resolved(path)
-        #: How many spends this process has seen in the file, and their digest: what is there later begins with them.
+        #: Number and digest of the charges that this process has read: the file has to begin with them ever after.
         self._seen: tuple[int, str | None] = (0, None)
         try:
             found = self.path.is_file()
@@ -70,12 +70,12 @@ class Ledger:
 
     @staticmethod
     def is_there(path: str | os.PathLike[str]) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether a file of that name exists."""
         return os.path.lexists(_resolved(path))
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], facts: Mapping[str, Any], history: Sequence[Plan]) -> "Ledger":
-        """Write a new file, complete from the moment that it has its name; an existing one is never replaced."""
+        """Create the file atomically, with its complete content; never replace an existing file."""
         target = _resolved(path)
         try:
             handle, name = tempfile.mkstemp(prefix=".budget-", dir=target.parent)
@@ -95,7 +95,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        # A connection for each use: none is ever carried over a fork or kept while a run goes on.
+        # One connection per use: no connection survives a fork or stays open during a run.
         try:
             if not self.path.is_file():
                 raise BudgetFileError(f"There is no saved budget at {self.path} any more.")
@@ -107,13 +107,13 @@ class Ledger:
         try:
             connection.execute("PRAGMA synchronous = EXTRA")
             yield connection
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: what SQLite says of damaged names
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # SQLite raises the last one for damaged names
             raise _unusable(self.path, error) from None
         finally:
             connection.close()
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the budget; refuse a file that is none, is damaged, or of a format not known here."""
+        """Return the facts of the budget; refuse other files, damaged files and unknown formats."""
         with self._open() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 raise InvalidArgument(f"{self.path} is not a saved budget.")
@@ -129,13 +129,13 @@ class Ledger:
     def history(self) -> list[Plan]:
         """Return every plan that was charged, in order."""
         with self._open() as connection:
-            connection.execute("BEGIN")  # facts and spends of one moment
+            connection.execute("BEGIN")  # a consistent snapshot of facts and charges
             return self._read(connection)[0]
 
     def append(self, plan: Plan, check: Callable[[Sequence[Plan]], None]) -> None:
-        """Append a plan if `check`, given what was spent before, does not raise; all under the file's lock.
+        """Append a plan if `check`, given the earlier plans, does not raise; all under the file's lock.
 
-        Where anything raises, nothing is spent, and the run has not begun.
+        After an exception nothing is charged, and the run has not started.
         """
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -161,7 +161,7 @@ class Ledger:
         return facts, digest
 
     def _read(self, connection: sqlite3.Connection) -> tuple[list[Plan], str]:
-        """Return all spends and the last digest."""
+        """Return all charged plans and the last digest."""
         _, digest = self._read_facts(connection)
         rows = connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall()
         if [number for number, _ in rows] != list(range(1, len(rows) + 1)):
@@ -217,7 +217,7 @@ def _resolved(path: Any) -> Path:
 
 
 def _unusable(path: Path, error: OSError | sqlite3.Error | UnicodeDecodeError) -> BudgetFileError | InvalidArgument:
-    """Return our own error, saying what to do, for one of the operating system or of SQLite."""
+    """Return the package's own error, with advice, for an error of the operating system or of SQLite."""
     if isinstance(error, BudgetFileError):
         return error
     # The last byte of an extended code is the code that it extends.
@@ -233,8 +233,8 @@ def _unusable(path: Path, error: OSError | sqlite3.Error | UnicodeDecodeError) -
             f"{path} cannot be used: {reason}. Nothing was charged, and no run was started. The file and its folder "
             "have to be readable and writable, with room on the disk."
         )
-    what = "it is damaged" if isinstance(error, UnicodeDecodeError) else str(error)
-    return InvalidArgument(f"{path} cannot be used as a saved budget: {what}.")
+    reason = "it is damaged" if isinstance(error, UnicodeDecodeError) else str(error)
+    return InvalidArgument(f"{path} cannot be used as a saved budget: {reason}.")
 
 
 def _parsed(text: str) -> Any:
@@ -245,7 +245,7 @@ def _parsed(text: str) -> Any:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that a new name in the folder survives a crash of the machine."""
+    """Synchronise the folder to disk, so that a new name in it survives a crash of the machine."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

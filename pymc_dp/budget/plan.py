@@ -1,4 +1,4 @@
-"""What one run will release, at what noise and cost: the plan that a budget makes and is charged."""
+"""The plan of one run: its releases, their noise and cost. A budget makes plans and is charged with them."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from pymc_dp import _validate, accounting
 from pymc_dp.accounting import Relation, Releases, of_thresholds
-from pymc_dp.accounting.account import rho_beside_thresholds
+from pymc_dp.accounting.account import rho_without_thresholds
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
@@ -21,12 +21,12 @@ _EVENTS = {kind.__name__: kind for kind in accounting.KINDS_OF_RELEASES}
 
 @dataclass(frozen=True)
 class ReleaseRequest:
-    """What one chain of a step asks for: `count` releases of one `kind`, for a `share` of the run's cost.
+    """A request of one chain of a step: `count` releases of one `kind`, for a `share` of the run's cost.
 
     Attributes
     ----------
     kind : str
-        What is released.
+        Name of the released statistic.
     count : int
         Releases in one chain, tuning included.
     share : float
@@ -38,9 +38,9 @@ class ReleaseRequest:
     batch_size, n_units : int, optional
         Each release is of a batch drawn without replacement from that many units.
     once : bool
-        Made once before the chains start and shared by all of them: `count` is then that of the whole run.
+        Made once before the chains start and shared by all chains: `count` is then the number in the whole run.
     delta : float, optional
-        Each release has a threshold, which may fail to hide what one unit alone has with this probability.
+        Each release has a threshold; with at most this probability it fails to hide a level of one unit alone.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class ReleaseRequest:
     delta: float | None = None
 
     def releases(self, chains: int) -> Releases:
-        """Return the releases of all chains, with noise in proportion to what the share asks for."""
+        """Return the releases of all chains, with noise multipliers in the proportions that the shares imply."""
         count = self.count if self.once else self.count * chains
         noise = math.sqrt(count / self.share)
         if self.sampling_probability is not None:
@@ -71,7 +71,7 @@ class ReleaseRequest:
 
 
 class PlannableStep(Protocol):
-    """What a budget needs to know of a step."""
+    """The interface of steps that a budget can plan."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class PlannableStep(Protocol):
 
     @property
     def budget_share(self) -> float:
-        """Part of what is left that its run may spend."""
+        """Part of the remaining budget that the step's run may spend."""
 
     @property
     def private(self) -> bool:
@@ -87,22 +87,22 @@ class PlannableStep(Protocol):
 
     @property
     def default_draws(self) -> int:
-        """How many draws a chain makes where that is left open."""
+        """Number of draws of a chain where the caller gives none."""
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Note whether the rows are those of a table apart from the model, and whether its units have several rows."""
+        """Set whether the rows come from a table apart from the model, and whether its units have several rows."""
 
     def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units, where it is public."""
+        """Set the number of units, where that number is public."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return the releases of one chain of `tune` + `draws` iterations; `Releases` among them have given noise."""
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        """Return advice on settings that would fit if all given noise had to grow by a factor."""
 
     def expected_worth(self, plan: "Plan") -> Worth | None:
-        """Return the expected error of the posterior by noise, where theory says one."""
+        """Return the expected error of the posterior from privacy noise; None where no theory gives one."""
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,13 @@ class StepPlan:
     sampler : str
         Name of the step.
     label : str
-        What tells the step's releases from those of the run's other steps where they are published; empty where the
-        step is the only one.
+        Distinguishes the step's published releases from those of the run's other steps; empty for a single step.
     chains : int
         Chains of the run.
     once : tuple of Releases
         Made once, before the chains start.
     in_chains : tuple of Releases
-        Made by all chains together, the same number by each.
+        Made by all chains together, equally many by each chain.
     """
 
     sampler: str
@@ -142,17 +141,17 @@ class StepPlan:
 
     @property
     def of_one_chain(self) -> tuple[Releases, ...]:
-        """What one chain makes of `in_chains`."""
+        """One chain's part of `in_chains`."""
         return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
 
     @property
     def noise_multipliers(self) -> Mapping[str, float]:
-        """Noise multiplier by kind of release. A kind whose noise changes is left out: see `noise_schedules`."""
+        """Noise multiplier by kind of release, for kinds with constant noise: see `noise_schedules` for the others."""
         return {kind: noise[0] for kind, noise in self.noise_schedules.items() if len(set(noise)) == 1}
 
     @property
     def noise_schedules(self) -> Mapping[str, tuple[float, ...]]:
-        """All noise multipliers of a kind, in the order in which the step asked for them."""
+        """All noise multipliers of each kind, in the order of the step's requests."""
         schedules: dict[str, tuple[float, ...]] = {}
         for each in self.releases:
             if each.adds_noise:
@@ -160,7 +159,7 @@ class StepPlan:
         return schedules
 
     def with_noise_times(self, factor: float) -> "StepPlan":
-        """Return the same with more or less noise, where there is noise."""
+        """Return the plan with its noise multipliers times a factor, except those of releases without noise."""
         once, in_chains = (
             tuple(
                 each if each.noise_needed <= accounting.NO_NOISE else each.with_noise(factor * each.noise_needed)
@@ -177,7 +176,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that one run will release, and what that costs; nothing is spent by making one.
+    """All releases of one run, and their cost; making a plan spends nothing.
 
     Attributes
     ----------
@@ -186,20 +185,20 @@ class Plan:
     relation : str
         Neighbouring relation of the budget.
     steps : tuple of StepPlan
-        What each step releases, in the order in which they move the point.
+        Releases of each step, in the order in which the steps move the point.
     epsilon, delta : float
-        The guarantee of this run taken by itself.
+        The guarantee of this run by itself.
     account : {"rho", "reserved"}
-        How the run is paid for.
+        How the run is charged: in rho, or as a reserved (epsilon, delta).
     accountant : str
-        The method behind `epsilon`.
+        The accounting method that gave `epsilon`.
     private : bool
         False if the run's noise is seeded, exact counts are returned, or the budget's epsilon is infinite: its
         result is then not private at all.
     unit : str
-        The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
+        The unit of privacy in words, which `sample` determines; empty in plans made before a run.
     worth : Worth or None
-        The expected error of the posterior by noise, where theory says one; it is not stored.
+        The expected error of the posterior from privacy noise, where theory gives one; it is not stored.
     """
 
     chains: int
@@ -217,7 +216,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         _validate.choice("account", self.account, ("rho", "reserved"))
-        if self.epsilon != math.inf or self.private:  # without a limit, and nothing is private
+        if self.epsilon != math.inf or self.private:  # an infinite epsilon is valid in plans that are not private
             _validate.not_negative("epsilon", self.epsilon)
         _validate.open_unit_interval("delta", self.delta)
         if any(step.chains != self.chains for step in self.steps):
@@ -230,7 +229,7 @@ class Plan:
 
     @property
     def releases(self) -> tuple[Releases, ...]:
-        """Everything that all steps will release, in all chains and iterations."""
+        """The releases of all steps, in all chains and iterations."""
         return tuple(each for step in self.steps for each in step.releases)
 
     @property
@@ -240,28 +239,28 @@ class Plan:
 
     @property
     def rho(self) -> float:
-        """Total cost of the Gaussian releases of all rows; other releases have none."""
+        """Total rho of the Gaussian releases of all rows; other releases count as zero."""
         return accounting.total_rho(accounting.without_thresholds(self.releases))
 
     @property
     def of_thresholds(self) -> float:
-        """The part of delta that a run paid in rho spends on thresholds; reserved runs have it in their own delta."""
+        """The part of delta spent on thresholds by a run charged in rho; reserved runs include it in their delta."""
         return of_thresholds(self.releases) if self.account == "rho" else 0.0
 
     @property
     def coordinates(self) -> int:
-        """How many noisy numbers are released."""
+        """Number of released noisy numbers."""
         return sum(releases.count * releases.coordinates for releases in self.releases)
 
     @property
     def noise_multipliers(self) -> Mapping[str, float]:
-        """Noise multiplier by published kind of release. A kind whose noise changes is left out."""
+        """Noise multiplier by published kind of release, for kinds with constant noise."""
         return {step.published(kind): noise for step in self.steps for kind, noise in step.noise_multipliers.items()}
 
     def __str__(self) -> str:
         """Return the plan as a table."""
         unlimited = math.isinf(self.epsilon)
-        why = "epsilon is infinite, and no noise is added but what is given" if unlimited else ""
+        why = "epsilon is infinite, and no noise is added except given noise" if unlimited else ""
         rows = [] if self.private else [f"NOT PRIVATE: {why or 'seeded noise or exact counts'}"]
         iterations = f"{self.chains} chains of {self.tune} tuning and {self.draws} kept iterations"
         rows += [
@@ -279,7 +278,7 @@ class Plan:
                 alike.setdefault((step.published(each.kind), type(each)), []).append(each)
         for (kind, _), group in alike.items():
             rho, share, sampled = "", "", ""
-            cost = rho_beside_thresholds(group)
+            cost = rho_without_thresholds(group)
             if math.isfinite(cost) and not unlimited:
                 rho, share = f"{cost:.4g}", f"{cost / self.rho:.1%}" if self.gaussian else ""
             elif group[0].sampling is not None:
@@ -296,11 +295,11 @@ class Plan:
                 f"expected of {self.worth.n_units:,} units: noise moves means by about {self.worth.error:.2g} "
                 "posterior sd on average (by theory, within a factor of 2 or so; dp.dry_run tells more)"
             )
-            rows += self.worth.what_would_help(roughly=True)
+            rows += self.worth.advice(roughly=True)
         return "\n".join(rows)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the plan as plain data, for storing."""
+        """Return the plan as plain data, for storage."""
         steps = [
             {**vars(step)}
             | {name: [record_of_releases(each) for each in vars(step)[name]] for name in ("once", "in_chains")}
@@ -310,7 +309,7 @@ class Plan:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":
-        """Return the plan that `to_record` gave; refuse what is no record of a plan."""
+        """Return the plan of a record from `to_record`; refuse anything else."""
         try:
             steps = [
                 {**step} | {name: tuple(map(releases_of_record, step[name])) for name in ("once", "in_chains")}
@@ -328,11 +327,11 @@ class Plan:
 
 
 def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool) -> list[str]:
-    """Return a line with the epsilon under substitution of a guarantee under add-remove, as other runs may state it.
+    """Return a line with the epsilon under substitution of a guarantee under add-remove; empty for other guarantees.
 
-    A unit that is replaced is removed, and another one added: of Gaussian releases the group's guarantee is that of
-    twice the shift (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B, Theorem 2.14). There is no such
-    sentence the other way round: under substitution the number of units is public.
+    Replacing a unit removes one unit and adds another: for Gaussian releases the group privacy is that of
+    twice the shift (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B, Theorem 2.14). No converse
+    exists: under substitution the number of units is public.
     """
     if relation != "add-remove" or not gaussian:
         return []
@@ -341,7 +340,7 @@ def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool
 
 
 def noise_in_words(multipliers: Sequence[float]) -> str:
-    """Return the noise multipliers of releases of one kind, for a table; of a decision there are none."""
+    """Return the noise multipliers of one kind of release as text for a table; decisions have none."""
     if not multipliers:
         return "in the test"
     least, largest = min(multipliers), max(multipliers)
@@ -356,5 +355,5 @@ def record_of_releases(releases: Releases) -> dict[str, Any]:
 
 
 def releases_of_record(record: Mapping[str, Any]) -> Releases:
-    """Return the releases that `record_of_releases` gave."""
+    """Return the releases of a record from `record_of_releases`."""
     return _EVENTS[record["event"]](**{name: value for name, value in record.items() if name != "event"})

@@ -1,4 +1,4 @@
-"""Privacy budgets: what may be spent, and what has been."""
+"""Privacy budgets: the limit of a table's privacy loss, and the loss charged so far."""
 
 import math
 import os
@@ -19,11 +19,11 @@ from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
 
 class PrivacyBudget:
-    """What the analyses of one table may cost its people, and what they have cost so far.
+    """The total privacy loss that analyses of one table may have, and the loss charged so far.
 
-    A budget is a filter: runs are charged in full before they touch the data, one that does not fit is refused
-    with `BudgetExceeded`, and nothing is ever refunded. It composes over all runs, samplers and models that use
-    it, so use one budget for everything that is computed from one table.
+    A budget is a privacy filter: a run is charged in full before it reads the data, a run that does not fit is refused
+    with `BudgetExceeded`, and nothing is ever refunded. The guarantee composes over all runs, samplers and models that
+    use the budget, so use one budget for everything that is computed from one table.
 
     Parameters
     ----------
@@ -32,24 +32,23 @@ class PrivacyBudget:
         bound: noise that the budget would choose is left out, for debugging on public or simulated data. Plans,
         warnings, results and reports then say that nothing is private, and such a budget cannot be saved.
     delta : float
-        What is added to the bound on probabilities, strictly between 0 and 1. Choose it well below 1 / n.
+        The additive term of the bound on probabilities, strictly between 0 and 1. Choose it well below 1 / n.
     relation : {"substitute", "add-remove"}
-        What "one person's row was in the table" means. ``"substitute"``: the row may be replaced by any other,
-        the number of rows is public. ``"add-remove"``: the row may be missing, the number of rows is protected.
-        Figures of different relations cannot be compared.
-
+        The neighbouring relation. ``"substitute"``: one unit may be replaced by any other, the number of units is
+        public. ``"add-remove"``: one unit may be missing, the number of units is protected. Values of epsilon under
+        different relations cannot be compared.
     data_name : str, optional
         A public name of the table; `for_data` then refuses any other.
     reserved_share : float, optional
-        Part of epsilon and delta, in [0, 1], for runs with releases on samples or Barker decisions, for which no
-        filter is known: each reserves an (epsilon, delta) of its own when it starts. The rest is for Gaussian runs.
-        Default: the first run decides, all for runs of its sort.
+        Part of epsilon and delta, in [0, 1], for runs with releases on samples or Barker decisions, whose costs do not
+        add in rho: each reserves an (epsilon, delta) of its own when it starts. The rest is for Gaussian runs.
+        Default: the first run decides, and the whole budget is for runs of its kind.
     elsewhere : mapping of str to (float, float), optional
-        What other tools release of the same table, by name: an epsilon and a delta each, 0 for none, stated for
-        `relation`. It is set aside from the beginning, before anything is released: they add.
+        Releases of other tools from the same table, by name: an epsilon and a delta each, 0 for none, stated for
+        `relation`. They are set aside before the first release, and add to the cost of runs.
     delta_for_levels : float, optional
         Part of delta for `pymc_dp.find_levels`: the probability that any of its runs publishes a level that one unit
-        alone has. Default: the first run decides, what it asks for if it finds levels, else nothing.
+        alone has. Default: the first run decides; the delta that it requests if it finds levels, else zero.
 
     Raises
     ------
@@ -58,10 +57,10 @@ class PrivacyBudget:
 
     Notes
     -----
-    A budget is two filters. Gaussian runs add in rho, also when later runs are chosen in the light of earlier results
+    A budget is two filters. Gaussian runs add in rho, also when later runs depend on earlier results
     (`pymc_dp.budget.filters.GaussianFilter`). Reserved runs add in epsilon and in delta
     (`pymc_dp.budget.filters.ReservedFilter`). The split between the two is fixed before
-    anything is released: a filter whose limit on one side moved with what the other released would not hold.
+    the first release: a filter whose limit depended on releases under the other filter would not be valid.
 
     Examples
     --------
@@ -72,7 +71,7 @@ class PrivacyBudget:
     0.0
     """
 
-    #: Makes the sampler of a run that names none: `pymc_dp.run.short_form`, which knows samplers, says which.
+    #: The sampler of a run that names none; set by `pymc_dp.run.short_form`, as this module imports no samplers.
     default_step: ClassVar[type[Any] | None] = None
 
     def __init__(
@@ -91,7 +90,7 @@ class PrivacyBudget:
         self._delta = _validate.open_unit_interval("delta", delta)
         self._relation: Relation = _validate.choice("relation", relation, accounting.RELATIONS)
         self._elsewhere = _entries(elsewhere)
-        #: What other tools leave for runs here.
+        #: The epsilon and delta that other tools leave for runs of this budget.
         self._here = (
             self._epsilon - math.fsum(each[0] for each in self._elsewhere.values()),
             self._delta - math.fsum(each[1] for each in self._elsewhere.values()),
@@ -112,7 +111,7 @@ class PrivacyBudget:
             if reserved_share > 1.0:
                 raise InvalidArgument(f"reserved_share must be at most 1, but is {reserved_share:g}.")
         self._reserved_share = reserved_share
-        self._filters(())[0].limit()  # refuses what cannot be accounted for
+        self._filters(())[0].limit()  # refuses an epsilon beyond the range of the accounting
         self._spent: list[Plan] = []
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
@@ -120,12 +119,12 @@ class PrivacyBudget:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PrivacyBudget":
-        """Return the budget saved at `path`, which from now on is charged through that file.
+        """Return the budget saved at `path`; it is charged through that file from now on.
 
         Raises
         ------
         InvalidArgument
-            If there is none, or the file is damaged, of an unknown format, or its figures do not agree.
+            If the file does not exist, is damaged, of an unknown format, or its figures do not agree.
         BudgetFileError
             If the file cannot be read now.
         """
@@ -146,10 +145,10 @@ class PrivacyBudget:
         return budget
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the budget to a new file, through which it is charged from now on.
+        """Write the budget to a new file; it is charged through that file from now on.
 
-        `PrivacyBudget.load` then gives the same budget to any number of processes: none can spend what another has
-        spent. A copy of the file is another budget: do not copy it.
+        `PrivacyBudget.load` then gives the same budget to any number of processes, which see each other's charges.
+        A copy of the file is another budget: do not copy it.
 
         Raises
         ------
@@ -173,14 +172,14 @@ class PrivacyBudget:
             except InvalidArgument:
                 raise
             except BaseException:
-                # An interrupt, or a folder that cannot be synchronised: the file may have its name already, and would
-                # be spent beside this object.
+                # An interrupt, or a folder that cannot be synchronised: the file may exist already, and would be
+                # charged separately from this object.
                 if not there_was and Ledger.is_there(path):
                     self._ledger = Ledger(path)
                 raise
 
     def _refuse_other_processes(self) -> None:
-        """Refuse a budget that is not saved in another process than the one that made it: each would spend it."""
+        """Refuse an unsaved budget in another process than the one that made it: each would spend it in full."""
         if self._ledger is None and os.getpid() != self._process:
             raise InvalidArgument(
                 "This budget was made in another process, which cannot see what is spent here. Save it "
@@ -203,16 +202,16 @@ class PrivacyBudget:
         return facts
 
     def unspent(self) -> "PrivacyBudget":
-        """Return a budget with the same arguments of which nothing is spent, bound to no table: for synthetic ones."""
+        """Return an unspent budget with the same arguments, bound to no table: for dry runs on synthetic tables."""
         return PrivacyBudget(**{**self._facts(), "data_name": None})
 
     def _refuse_to_be_kept(self) -> None:
-        """Refuse to be a file: what is saved is a guarantee, and one of an infinite epsilon is none."""
+        """Refuse to save a budget of infinite epsilon, which guarantees nothing."""
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon guarantees nothing and cannot be saved.")
 
     def for_data(self, data_name: str) -> "PrivacyBudget":
-        """Return this budget if it is for the table of that name; hand the result to a step.
+        """Return this budget if it is for the table of that name; pass the result to a step.
 
         Raises
         ------
@@ -231,12 +230,12 @@ class PrivacyBudget:
 
     @property
     def epsilon(self) -> float:
-        """The bound on the privacy loss over everything charged to this budget."""
+        """The bound on the total privacy loss of all runs charged to this budget."""
         return self._epsilon
 
     @property
     def private(self) -> bool:
-        """Whether there is a bound at all: not if epsilon is infinite, and runs are made without noise."""
+        """Whether the bound is finite; with an infinite epsilon, runs add no noise except what their settings give."""
         return math.isfinite(self._epsilon)
 
     @property
@@ -251,12 +250,12 @@ class PrivacyBudget:
 
     @property
     def elsewhere(self) -> Mapping[str, tuple[float, float]]:
-        """What other tools release of the same table, set aside from the beginning: epsilon and delta by name."""
+        """Epsilon and delta of other tools' releases from the same table by name, set aside before the first run."""
         return dict(self._elsewhere)
 
     @property
     def history(self) -> tuple[Plan, ...]:
-        """The plan of every run that was charged, in order, by whatever process."""
+        """The plans of all charged runs, of all processes, in order."""
         return tuple(self._spent if self._ledger is None else self._ledger.history())
 
     @property
@@ -266,41 +265,41 @@ class PrivacyBudget:
 
     @property
     def rho_spent(self) -> float:
-        """What Gaussian runs have been charged so far."""
+        """The rho charged by Gaussian runs so far."""
         history = self.history
         return self._filters(history)[0].spent(history)
 
     @property
     def remaining_rho(self) -> float:
-        """What is left for Gaussian runs. A remainder of mere rounding counts as nothing."""
+        """The rho left for Gaussian runs; a remainder within rounding counts as zero."""
         history = self.history
         return self._filters(history)[0].left(history)
 
     @property
     def epsilon_spent(self) -> float:
-        """Epsilon, at this budget's delta, of everything charged so far."""
+        """The epsilon, at this budget's delta, of all charges so far."""
         history = self.history
         gaussian, reserved, _ = self._filters(history)
         elsewhere = self._epsilon - self._here[0] if self._elsewhere else 0.0
-        elsewhere += epsilon_of_thresholds(_hidden(history))
+        elsewhere += epsilon_of_thresholds(_spent_on_levels(history))
         return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0] + elsewhere, self._epsilon)
 
     @property
     def delta_left_for_levels(self) -> float | None:
-        """What finding levels may still spend of delta; None where the first run decides."""
+        """The part of delta left for finding levels; None where the first run decides."""
         history = self.history
-        aside = self._for_levels if not history else self._aside(history)
-        return None if aside is None else max(aside - _hidden(history), 0.0)
+        aside = self._for_levels if not history else self._levels_share(history)
+        return None if aside is None else max(aside - _spent_on_levels(history), 0.0)
 
     def _filters(
         self, history: Sequence[Plan], aside: float | None = None
     ) -> tuple[GaussianFilter, ReservedFilter, GaussianFilter]:
-        """Return the filters of Gaussian runs, of runs that reserve their own, and of Gaussian runs that have all.
+        """Return the filters of Gaussian runs, of reserved runs, and of Gaussian runs with the whole budget.
 
-        They share what is left after the delta for finding levels. Without a reserved share the first run decides on
-        it; until then either sort of runs has the whole.
+        All three exclude the delta for finding levels, `aside`. Without a `reserved_share` the first run
+        decides on the split; until then each kind of run has the whole.
         """
-        aside = self._aside(history) if aside is None else aside
+        aside = self._levels_share(history) if aside is None else aside
         epsilon, delta = self._here
         limits = epsilon - epsilon_of_thresholds(aside), delta - aside, self._relation
         alone, share = split(*limits, 0.0)[0], self._reserved_share
@@ -310,14 +309,14 @@ class PrivacyBudget:
             share = 1.0 if history[0].account == "reserved" else 0.0
         return *split(*limits, share), alone
 
-    def _aside(self, history: Sequence[Plan]) -> float:
-        """Return the part of delta for finding levels, which the first run decides if nobody else has."""
+    def _levels_share(self, history: Sequence[Plan]) -> float:
+        """Return the part of delta for finding levels: the user's, or that of the first run."""
         if self._for_levels is not None:
             return self._for_levels
         return history[0].of_thresholds if history else 0.0
 
     def _refuse_beyond(self, aside: float, spent: float) -> None:
-        """Refuse a part of delta for finding levels that leaves nothing, and to spend more than that part."""
+        """Refuse a part of delta for finding levels that leaves nothing for runs, and spending beyond that part."""
         if not (aside < self._here[1] and epsilon_of_thresholds(aside) < self._here[0] - 2.0 * EPSILON_SLACK):
             raise InvalidArgument(f"Finding levels cannot have {aside:.3g} of a delta of {self._delta:.3g}.")
         if spent > aside * (1.0 + 1e-12):
@@ -328,7 +327,7 @@ class PrivacyBudget:
             )
 
     def report(self) -> str:
-        """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
+        """Return a page for a privacy reviewer: the guarantee, the theorems behind it, and its limits."""
         return report_on(self._facts(), self.history, self.epsilon_spent)
 
     def plan(
@@ -347,18 +346,18 @@ class PrivacyBudget:
         Parameters
         ----------
         step : DP step, or sequence of DP steps, optional
-            The sampler, with its settings. Default: the one that `pm.sample` chooses where none is named. Some need the
-            number of units: inside ``with model:`` they find it by themselves, where it is public.
-            ``step.budget_share`` says how much of what is left it may use. Of several steps of one run the shares add
-            up, and are scaled down together where that is more than 1.
+            The sampler, with its settings. Default: the default sampler of `pm.sample`. Some samplers need the
+            number of units: inside ``with model:`` they read it from the model, where it is public.
+            ``step.budget_share`` is the part of the remaining budget that it may use. The shares of several steps of
+            one run add up; a sum above 1 is scaled down to 1.
         draws, tune : int
-            Kept and tuning iterations of each chain. Both are paid for. Draws default to what suits the step.
+            Kept and tuning iterations of each chain. Both are charged. Default of draws: the step's own.
         chains : int
-            Number of chains. All are paid for.
+            Number of chains. All are charged.
         data : pymc_dp.Table, optional
             The table that would be passed to the run. Its units are counted, where their number is public.
         unit, unit_index
-            As of `pymc_dp.sample`: what is protected.
+            The unit of privacy, as in `pymc_dp.sample`.
 
         Returns
         -------
@@ -368,10 +367,10 @@ class PrivacyBudget:
         Raises
         ------
         BudgetExceeded
-            If nothing is left, or so little that each release would be nothing but noise.
+            If nothing is left, or so little that each release would be pure noise.
         InvalidArgument
-            If `draws`, `tune` or `chains` is out of range, what was passed as `step` is none, or it is not said what is
-            protected and has to be.
+            If `draws`, `tune` or `chains` is out of range, `step` is not a DP step, or the unit of privacy has to be
+            declared and is not.
         """
         steps = self._steps(step, unit, unit_index)
         if data is not None:
@@ -384,8 +383,8 @@ class PrivacyBudget:
                     one.know_n_units(n_units)
         history = self.history
         hidden = math.fsum(getattr(one, "of_thresholds", 0.0) for one in steps)
-        aside = hidden if self._for_levels is None and not history else self._aside(history)
-        self._refuse_beyond(aside, _hidden(history) + hidden)
+        aside = hidden if self._for_levels is None and not history else self._levels_share(history)
+        self._refuse_beyond(aside, _spent_on_levels(history) + hidden)
         plan = plan_run(
             steps,
             history,
@@ -404,7 +403,7 @@ class PrivacyBudget:
         unit: str | None = None,
         unit_index: Any = None,
     ) -> list[PlannableStep]:
-        """Return the steps of a run, each with this budget where it was made without one; refuse what is no step."""
+        """Return the steps of a run, with this budget where they were made without one; refuse other objects."""
         if step is None and self.default_step is not None:
             step = self.default_step()
         steps: list[Any] = list(step) if isinstance(step, list | tuple) else [step]
@@ -412,15 +411,15 @@ class PrivacyBudget:
             raise InvalidArgument("A run needs at least one step.")
         if unit is not None or unit_index is not None:
             steps = [one.protecting(unit, unit_index) if hasattr(one, "protecting") else one for one in steps]
-        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]
         for one in steps:
             if isinstance(one, type) or not hasattr(one, "release_requests"):
-                what = f"the class {one.__name__} itself" if isinstance(one, type) else f"a {type(one).__name__}"
-                raise InvalidArgument(f"step must be a sampler such as dp.DPSurrogateHMC(), but is {what}.")
+                given = f"the class {one.__name__} itself" if isinstance(one, type) else f"a {type(one).__name__}"
+                raise InvalidArgument(f"step must be a sampler such as dp.DPSurrogateHMC(), but is {given}.")
         return steps
 
     def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:
-        """Return the largest number of draws, in each of all chains, that noise which is given affords.
+        """Return the largest number of draws per chain that the remaining budget allows at the given noise.
 
         Parameters
         ----------
@@ -428,14 +427,14 @@ class PrivacyBudget:
             As in `plan`. The noise of all releases has to be given: by ``noise_multipliers``, or by settings of the
             dynamics such as ``friction``, or, of `DPBarker`, by the test itself.
         tune : int
-            Tuning iterations of each chain, which are paid for, too.
+            Tuning iterations of each chain, which are charged, too.
         chains : int
             Number of chains.
 
         Returns
         -------
         int
-            0 if not a single draw fits what is left.
+            0 if not a single draw fits the remaining budget.
 
         Raises
         ------
@@ -444,9 +443,9 @@ class PrivacyBudget:
 
         Notes
         -----
-        Algorithm 2 of Räisä (2021, Differentially private Metropolis-Hastings algorithms, University of Helsinki), for
-        everything that a run releases, and exact: the largest number for which `plan` does not raise `BudgetExceeded`.
-        With ``clip_diagnostics=None`` no counts of clipped units are paid for.
+        Algorithm 2 of Räisä (2021, Differentially private Metropolis-Hastings algorithms, University of Helsinki),
+        extended to all releases of a run, and exact: the largest number for which `plan` does not raise
+        `BudgetExceeded`. With ``clip_diagnostics=None`` no counts of clipped units are charged.
         """
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
@@ -472,14 +471,14 @@ class PrivacyBudget:
         return largest_that_fits(fits)
 
     def charge(self, plan: Plan) -> None:
-        """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.
+        """Charge the cost of a plan, computed anew from the plan's releases; it is never refunded.
 
         Raises
         ------
         BudgetExceeded
-            If the plan does not fit what is left. Nothing is changed then.
+            If the plan does not fit the remaining budget. Nothing is changed then.
         InvalidArgument
-            If the plan was made for another neighbouring relation, or costs more than it says; or an unsaved
+            If the plan was made for another neighbouring relation, or costs more than it states; or an unsaved
             budget is charged in another process than the one that made it.
         BudgetFileError
             If the file of a saved budget is gone, locked or cannot be written. Nothing is changed then.
@@ -491,7 +490,7 @@ class PrivacyBudget:
         self._refuse_other_processes()
         with self._lock:
             if plan.account == "reserved" and self.private:
-                self._filters(())[1].cost(plan)  # computed once, before another process would have to wait for it
+                self._filters(())[1].cost(plan)  # cached before the file is locked, so that other processes do not wait
             if self._ledger is not None:
                 self._ledger.append(plan, lambda history: self._check(plan, history))
                 return
@@ -501,29 +500,30 @@ class PrivacyBudget:
     def charge_elsewhere(
         self, tool: str, *, noise_multiplier: float, relation: Relation, count: int = 1, unit: str = ""
     ) -> None:
-        """Spend what another tool has released of the same table with Gaussian noise: an entry that nothing checks.
+        """Charge Gaussian releases that another tool has made from the same table; the entry cannot be verified.
 
-        What a tool with another noise releases has to be known before the first run: see `elsewhere`.
+        Releases of other tools with other noise have to be declared before the first run: see `elsewhere`.
 
         Parameters
         ----------
         tool : str
-            What has released it, for reports.
+            Name of the tool, for reports.
         noise_multiplier : float
             Standard deviation of the noise in one release over the L2 sensitivity of the released vector.
         relation : {"substitute", "add-remove"}
-            What the sensitivity is stated for.
+            The neighbouring relation of the sensitivity.
         count : int
-            How many such releases.
+            Number of releases.
         unit : str
-            What they protect, in words.
+            Their unit of privacy, in words.
 
         Raises
         ------
         InvalidArgument
             If an argument is out of range, or the relation is not the budget's.
         BudgetExceeded
-            If it does not fit what is left. Nothing is entered then: what was released all the same is not covered.
+            If the entry does not fit the remaining budget. Nothing is entered then, and the guarantee does not cover
+            those releases.
         """
         if not isinstance(tool, str) or not tool:
             raise InvalidArgument("tool must be a name that is not empty.")
@@ -540,7 +540,7 @@ class PrivacyBudget:
         self.charge(Plan(1, 0, 0, self._relation, steps, spent, alone.delta, unit=str(unit)))
 
     def _check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise unless the plan says what it costs and fits what the history leaves."""
+        """Raise unless the plan states its cost correctly and fits the budget that the history leaves."""
         if plan.relation != self._relation:
             raise InvalidArgument(
                 f"The plan is for the relation {plan.relation!r}, this budget is for {self._relation!r}: "
@@ -549,8 +549,8 @@ class PrivacyBudget:
         accounting.check_relation(plan.releases, self._relation)
         if plan.coordinates + sum(past.coordinates for past in history) > accounting.MAX_COORDINATES:
             raise BudgetExceeded(f"All runs together release at most {accounting.MAX_COORDINATES:.0e} noisy numbers.")
-        limits = history or (plan,)  # the first run decides what nobody else has
-        self._refuse_beyond(self._aside(limits), _hidden([*history, plan]))
+        limits = history or (plan,)  # the first run decides on the splits that the user has left open
+        self._refuse_beyond(self._levels_share(limits), _spent_on_levels([*history, plan]))
         gaussian, reserved, _ = self._filters(limits)
         (gaussian if plan.account == "rho" else reserved).check(plan, history)
 
@@ -573,13 +573,13 @@ class PrivacyBudget:
         return PrivacyBudget.load, (str(self._ledger.path),)
 
 
-def _hidden(history: Sequence[Plan]) -> float:
-    """Return the part of the delta for finding levels that runs have spent."""
+def _spent_on_levels(history: Sequence[Plan]) -> float:
+    """Return the delta that runs have spent on finding levels."""
     return math.fsum(plan.of_thresholds for plan in history)
 
 
 def _entries(elsewhere: Any) -> dict[str, tuple[float, float]]:
-    """Return the epsilon and delta of other tools as plain numbers; refuse anything else."""
+    """Return the epsilon and delta of other tools as plain numbers; refuse other values."""
     found = {}
     for tool, spent in (elsewhere or {}).items() if isinstance(elsewhere or {}, Mapping) else [("", ())]:
         if not (isinstance(tool, str) and tool and isinstance(spent, list | tuple) and len(spent) == 2):

@@ -8,13 +8,13 @@ from pymc_dp.accounting import EPSILON_SLACK
 from pymc_dp.budget.plan import Plan
 
 _RELATIONS_IN_WORDS = {
-    "substitute": "one unit's rows are replaced by any others; how many units there are is public",
-    "add-remove": "one unit's rows are missing or there; how many units there are is protected, too",
+    "substitute": "one unit's rows are replaced by any others; the number of units is public",
+    "add-remove": "one unit's rows are absent or present; the number of units is protected, too",
 }
 
 
 def report_on(facts: Mapping[str, Any], history: Sequence[Plan], epsilon_spent: float) -> str:
-    """Return the page as plain text, of the facts of a budget and the plans that it was charged."""
+    """Return the page as plain text, from the facts of a budget and its charged plans."""
     epsilon, delta, relation = facts["epsilon"], facts["delta"], facts["relation"]
     runs = [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
     runs = ["Runs", *(runs or ["  none"])]
@@ -23,26 +23,26 @@ def report_on(facts: Mapping[str, Any], history: Sequence[Plan], epsilon_spent: 
             [
                 "NOT PRIVATE: NO GUARANTEE",
                 "",
-                "  The epsilon of this budget is infinite: runs under it add no noise but what their settings ask for,",
-                "  and show the table as it is. It is for debugging on public or simulated data. Publish nothing.",
+                "  The epsilon of this budget is infinite: runs under it add no noise except what their settings give,",
+                "  and reveal the table. It is for debugging on public or simulated data. Publish nothing.",
                 "",
                 *runs,
             ]
         )
-    untold = "what the samplers were told (unit=, unit_index=); by default one row. Each result's metadata says it."
+    undeclared = "that of the samplers (unit=, unit_index=); by default one row. It is in each result's metadata."
     by_unit: dict[str, list[str]] = {}
     for number, plan in enumerate(history, start=1):
         by_unit.setdefault(plan.unit, []).append(str(number))
-    units = [f"Unit: {next(iter(by_unit), '') or untold}"]
+    units = [f"Unit: {next(iter(by_unit), '') or undeclared}"]
     if len(by_unit) > 1:
-        units = ["Units: each run protects its own; all runs together protect what is one unit in every run."]
-        units += [f"  run {', '.join(numbers)}: {unit or untold}" for unit, numbers in by_unit.items()]
+        units = ["Units: each run protects its own; all runs together protect a unit that is one unit in every run."]
+        units += [f"  run {', '.join(numbers)}: {unit or undeclared}" for unit, numbers in by_unit.items()]
     theorems = dict.fromkeys((type(each).theorem, type(each).assumption) for plan in history for each in plan.releases)
     lines = [
         "PRIVACY REPORT",
         "",
         "Guarantee",
-        f"  Whatever was already known, and whatever analyses are chosen, everything released under this budget is "
+        f"  For any prior knowledge and any choice of analyses, all releases under this budget together are "
         f"({epsilon:g}, {delta:g})-differentially private.",
         f"  In words: for any two tables that differ in one unit, and any set of outcomes, one table's probability "
         f"is at most exp({epsilon:g}) times the other's, plus {delta:g}.",
@@ -57,7 +57,7 @@ def report_on(facts: Mapping[str, Any], history: Sequence[Plan], epsilon_spent: 
         "",
         *runs,
         "",
-        "Theorems and what they assume",
+        "Theorems and their assumptions",
         *(line for theorem, assumption in theorems for line in (f"  - {theorem}", f"    assumes: {assumption}")),
         "  - Gaussian runs compose in rho (Dong, Roth and Su 2022, Corollary 3.3; as a filter: Koskela, Tobaben and "
         "Honkela 2023)",

@@ -1,4 +1,4 @@
-"""The error that the noise of privacy adds to a posterior, and how it could be made smaller: arithmetic."""
+"""The error that privacy noise adds to posterior means, and the changes that would reduce it to an acceptable size."""
 
 import math
 from dataclasses import dataclass
@@ -11,35 +11,35 @@ GOOD_ERROR = 0.5
 
 @dataclass(frozen=True)
 class Worth:
-    """An error by noise, and what it depends on.
+    """The expected error of posterior means from privacy noise, and the quantities that it depends on.
 
-    The noise of a sum goes with the inverse root of rho, and does not depend on the number of units n; what the sum
-    tells goes with n and the posterior's standard deviation with its inverse root. A unit's standardised score is about
-    as long as the root of the number of parameters, and so are clip bounds.
+    With n units and d parameters, the noise of a released sum is proportional to rho^(-1/2) and does not depend on n;
+    its information is proportional to n, and the posterior's standard deviation to n^(-1/2). The norm of a unit's
+    standardised score, and so the clip bound, is about d^(1/2). So the error goes with (d / (rho n))^(1/2).
     """
 
-    error: float  # that noise adds to means, in posterior standard deviations, root mean square over parameters
+    error: float  # of means, in posterior standard deviations, root mean square over parameters
     n_units: int
     size: int  # unconstrained parameters
-    rho: float  # the run's cost as Gaussian releases; NaN where it is paid for in another way
+    rho: float  # the run's cost as Gaussian releases; NaN where it is charged in another way
     delta: float  # the budget's
 
     def epsilon_for(self, error: float) -> float:
-        """Return the epsilon at which noise alone would add so large an error; NaN where rho is not known."""
+        """Return the epsilon at which the error would have the given size; NaN where rho is not known."""
         if not (self.error > 0.0 and math.isfinite(self.rho)):
             return math.nan
         return gaussian_epsilon(self.rho * (self.error / error) ** 2, self.delta)
 
     def n_units_for(self, error: float) -> float:
-        """Return the number of units at which it would."""
+        """Return the number of units at which the error would have the given size."""
         return self.n_units * (self.error / error) ** 2
 
     def parameters_for(self, error: float) -> float:
-        """Return for about how many parameters it would."""
+        """Return the approximate number of parameters at which the error would have the given size."""
         return self.size * (error / self.error) ** 2
 
-    def what_would_help(self, *, roughly: bool = False) -> list[str]:
-        """Return a line on what would make the error small, where it is not; `roughly` if known before any run."""
+    def advice(self, *, roughly: bool = False) -> list[str]:
+        """Return a line on changes that would make a large error acceptable; `roughly` for an error known by theory."""
         if not self.error > GOOD_ERROR:
             return []
         epsilon = self.epsilon_for(GOOD_ERROR)
@@ -50,8 +50,7 @@ class Worth:
             ways.append(f"{max(1, round(self.parameters_for(GOOD_ERROR)))} of {self.size} parameters")
         help_of_clipping = "or by answers of fewer kinds or cut at nearer limits, which allow for smaller clip bounds"
         if roughly:
-            begin = f"It would be {GOOD_ERROR:g} with about"
-            return [f"{begin} {', or '.join(ways)}; {help_of_clipping}."]
+            return [f"It would be {GOOD_ERROR:g} with about {', or '.join(ways)}; {help_of_clipping}."]
         return [
             f"Over many draws of noise, noise moves means by {self.error:.2g} sd on average. It would be "
             f"{GOOD_ERROR:g} with {', or '.join(ways)}; {help_of_clipping}."

@@ -1,13 +1,13 @@
-"""Plots of what a run guarantees, released and found, in the conventions of ArviZ 1.
+"""Plots of a run's guarantee, releases and results, in the conventions of ArviZ 1.
 
 Every plot is drawn from released values alone, so it costs no privacy. Each function returns an ArviZ
-``PlotCollection``; figures are as wide as a column, and their lines differ in lightness and pattern. All take
+``PlotCollection``; figures are as wide as a column, and their lines differ in lightness and pattern. All accept
 
-- `var_names` (str or sequence of str) and `filter_vars` (None, ``"like"`` or ``"regex"``), where there are names to
-  choose from, as ArviZ reads them;
-- `backend`: ``"matplotlib"``, ``"bokeh"``, ``"plotly"`` or ``"none"``, by default that of ArviZ's settings. One that is
-  not installed raises `pymc_dp.exceptions.MissingBackend`;
-- `visuals`: a mapping from the names of what is drawn to arguments of its drawing, or to False, which leaves it out;
+- `var_names` (str or sequence of str) and `filter_vars` (None, ``"like"`` or ``"regex"``), as in ArviZ, where a plot
+  has several names;
+- `backend`: ``"matplotlib"``, ``"bokeh"``, ``"plotly"`` or ``"none"``, by default that of ArviZ's settings. A backend
+  that is not installed raises `pymc_dp.exceptions.MissingBackend`;
+- `visuals`: a mapping from the names of visual elements to arguments of their drawing, or to False, which omits one;
 - ``**pc_kwargs``: passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
 """
 

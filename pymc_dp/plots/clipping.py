@@ -1,4 +1,4 @@
-"""`plot_clipping`: how many units were clipped, and by how much that may have moved the draws."""
+"""`plot_clipping`: the share of clipped units, and the possible bias of the draws from clipping."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +22,11 @@ from pymc_dp.plots.panels import (
 )
 from pymc_dp.release.interface import FloatArray
 from pymc_dp.reports.published import acceptance_tests_of, facts_of, kinds_of
-from pymc_dp.reports.quality import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, moves_draws
+from pymc_dp.reports.quality import ACCEPTABLE_CLIP_BIAS, ACCEPTABLE_CLIP_FRACTION, moves_draws
 
 _VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
 _PREFIX = clip_fraction_name("", "")
-#: Bars of noise reach so many standard deviations to each side.
+#: Half the length of bars of noise, in standard deviations.
 _REACH = 2.0
 
 
@@ -46,10 +46,10 @@ def plot_clipping(
     data : DataTree
         The result of a private run.
     var_names, filter_vars : optional
-        Kinds of releases whose counts are drawn, such as ``"log_ratio"``. Default: all.
+        Kinds of releases with counts, such as ``"log_ratio"``. Default: all.
     visuals : mapping, optional
-        What is drawn: ``fractions`` and ``bias`` (points), ``noise`` (bars), ``harmless`` and ``nothing`` (lines of
-        reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+        Elements: ``fractions`` and ``bias`` (points), ``noise`` (bars), lines of reference ``harmless`` (the limit) and
+        ``nothing`` (zero), ``title``, ``xlabel``, ``ylabel``, ``legend``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 
@@ -57,8 +57,8 @@ def plot_clipping(
     -------
     PlotCollection
         A panel for each kind of release with counts, of the same name: the clipped units in per cent of all, by kept
-        draw. Each count is one point in the middle of the draws that it was taken over. A panel ``clip_bias``, of runs
-        with a prelude: how far clip bounds may have moved means, in standard deviations of the draws.
+        draw. Each count is one point in the middle of its draws. A panel ``clip_bias``, for runs with a prelude: the
+        possible bias of means by clip bounds, in standard deviations of the draws.
 
     Raises
     ------
@@ -68,9 +68,9 @@ def plot_clipping(
     Notes
     -----
     Counts and bias were released with noise, and may be below zero. Bars are two standard deviations of the noise to
-    each side. Above the dashed line clipping does harm, by the rule of `pymc_dp.diagnostics.quality`; there is none
-    where an acceptance test corrects for what is clipped. Counts without noise (``clip_diagnostics="exact"``) are
-    marked as not private.
+    each side. The dashed line is the limit of `pymc_dp.diagnostics.quality` for clipping; there is no limit where an
+    acceptance test corrects for clipping. Counts without noise (``clip_diagnostics="exact"``) are marked as not
+    private.
     """
     facts = facts_of(data)
     stats = group_of(data, "sample_stats", "the run ended before the first draw after tuning.")
@@ -102,14 +102,14 @@ def plot_clipping(
         values, noises = (stats[each].transpose("chain", "draw").values for each in (name, noise_std_of(name)))
         for place, (chain, (color, linestyle, marker)) in enumerate(zip(chains, looks, strict=True)):
             middles, fractions, stds = _windows(values[place], noises[place])
-            middles = middles + n_draws * 0.008 * (place - 0.5 * (count - 1))  # points of chains stand side by side
+            middles = middles + n_draws * 0.008 * (place - 0.5 * (count - 1))  # points of chains side by side
             fractions, bars = PER_CENT * fractions, PER_CENT * _REACH * stds
             look = {"color": color, "linestyle": linestyle, "label": f"noise_{kind}_{chain}"}
             panels.error_bars(kind, middles, fractions - bars, fractions + bars, **look)
             panels.points(kind, middles, fractions, "fractions", color=color, marker=marker, label=f"{kind}_{chain}")
         limited = kind in released and moves_draws(released[kind]["role"], tested=tested)
         if limited:
-            panels.horizontal(kind, PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
+            panels.horizontal(kind, PER_CENT * ACCEPTABLE_CLIP_FRACTION[0], "harmless")
         panels.horizontal(kind, 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
         title = f"Clipped in {kind} ({'dashed: limit' if limited else 'tests correct it'})"
         panels.axes(kind, "Kept draw", "Clipped units (%)", title, limits={"x": (-0.02 * n_draws, 1.02 * n_draws)})
@@ -118,7 +118,7 @@ def plot_clipping(
         reach = _REACH * noise
         panels.line("clip_bias", [bias - reach, bias + reach], [0.0, 0.0], "noise", width=1.5)
         panels.points("clip_bias", [bias], [0.0], "bias", size=50)
-        panels.vertical("clip_bias", HARMLESS_CLIP_BIAS[0], "harmless")
+        panels.vertical("clip_bias", ACCEPTABLE_CLIP_BIAS[0], "harmless")
         panels.vertical("clip_bias", 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
         x, title = "Shift of means (standard deviations of the draws)", "Bias by clip bounds (dashed: limit)"
         panels.axes("clip_bias", x, title=title, limits={"y": (-1.0, 1.0)}, ticks={"y": ([], [])})
@@ -128,7 +128,7 @@ def plot_clipping(
 
 
 def _windows(values: FloatArray, noise: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the middle, the value and the noise of each count of a chain: draws of one count have its value."""
+    """Return the middle, the value and the noise of each count of a chain, which is repeated for all of its draws."""
     known = np.flatnonzero(np.isfinite(values))
     if not known.size:
         nothing = np.array([np.nan])

@@ -1,4 +1,4 @@
-"""The parts that plots share: readings of a result, colours, backends, and figures of panels below each other."""
+"""Shared parts of plots: access to results, colours, backends, and figures of stacked panels."""
 
 import math
 import re
@@ -15,26 +15,26 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, MissingBackend
 
-#: From dark to light: each is at least 1.5 times as light as the one before, and all stand out from white.
+#: From dark to light: each is at least 1.5 times as light as the previous one, and all contrast with white.
 COLORS = ("#0b1f3a", "#0a4f7c", "#b5502a", "#c98316")
 LINESTYLES = ("solid", "dashed", "dashdot", "dotted")
 MARKERS = ("circle", "triangle", "square", "diamond")
 #: The aesthetics that differ along a series.
 _CYCLES = {"color": COLORS, "linestyle": LINESTYLES, "marker": MARKERS}
-#: The names of patterns and markers, of backends that have names of their own.
+#: Names of line styles and markers in backends that use other names.
 _NAMES = {
     "matplotlib": {"circle": "o", "triangle": "^", "square": "s", "diamond": "D"},
     "plotly": {"dashed": "dash", "dotted": "dot", "triangle": "triangle-up"},
 }
 #: ArviZ's names of colours with strong and with less contrast, for words and for lines of reference.
 _STRONG, MUTED = "B1", "B2"
-#: Inches: a figure of that width is read on a phone without zooming.
+#: Width of figures in inches, readable on a phone without zooming.
 WIDTH = 4.8
 LINE_WIDTH = 2.0
 PER_CENT = 100.0
-#: Ticks on an axis of numbers with several digits.
+#: Largest number of ticks on an axis of numbers with several digits.
 _MOST_TICKS = 7
-#: Letters of 10 points that fit into a line.
+#: Number of characters of 10 points in a line.
 _LETTERS = 50
 _NOTHING = "none"
 BACKENDS = ("matplotlib", "bokeh", "plotly", _NOTHING)
@@ -43,23 +43,23 @@ Visuals = Mapping[str, Mapping[str, Any] | bool] | None
 
 
 def group_of(tree: DataTree, name: str, otherwise: str) -> xr.Dataset:
-    """Return a group of a result, or refuse a result without it, with a message that ends with `otherwise`."""
+    """Return a group of a result; refuse a result without it, with a message that ends with `otherwise`."""
     if name not in tree:
         raise InvalidArgument(f"This result has no group `{name}`: {otherwise}")
     return tree[name].to_dataset()
 
 
 def why_not_private(facts: Mapping[str, Any]) -> str:
-    """Return the reason why a result is not private; empty if it is."""
+    """Return the reason why a result is not private; empty for a private result."""
     if facts.get("private", 0) and math.isfinite(facts["epsilon"]):
         return ""
     return str(facts.get("not_private_because") or "no guarantee is known")
 
 
 def chosen_names(names: Sequence[str], var_names: str | Sequence[str] | None, filter_vars: str | None) -> list[str]:
-    """Return the names that a caller has chosen, as ArviZ reads `var_names` and `filter_vars`.
+    """Return the names that match `var_names` and `filter_vars`, with ArviZ's meaning.
 
-    Names with ``~`` in front are left out. Refuses a name that fits none of `names`.
+    Names with a leading ``~`` are excluded. Refuses a pattern that matches none of `names`.
     """
     filter_vars = _validate.choice("filter_vars", filter_vars, (None, "like", "regex"))
     if var_names is None:
@@ -81,9 +81,9 @@ def chosen_names(names: Sequence[str], var_names: str | Sequence[str] | None, fi
 
 
 def found_backend(backend: str | None) -> str:
-    """Return the name of an ArviZ backend, by default that of ArviZ's settings, or refuse one that is not installed."""
+    """Return the name of an ArviZ backend, by default that of ArviZ's settings; refuse one that is not installed."""
     chosen = str(_validate.choice("backend", az.rcParams["plot.backend"] if backend is None else backend, BACKENDS))
-    wanted = "matplotlib" if backend is None and chosen == _NOTHING else chosen  # ArviZ has found no other
+    wanted = "matplotlib" if backend is None and chosen == _NOTHING else chosen  # ArviZ's default if it finds none
     try:
         import_module(f"arviz_plots.backend.{wanted}")
     except ImportError as error:
@@ -96,17 +96,17 @@ def found_backend(backend: str | None) -> str:
 
 
 def cycled(values: Sequence[str], count: int, backend: str = "") -> list[str]:
-    """Return the first `count` values, repeated where there are fewer, as a backend calls them."""
+    """Return `count` values, repeated if there are fewer, with a backend's names."""
     return [named(values[place % len(values)], backend) for place in range(count)]
 
 
 def named(value: Any, backend: str) -> Any:
-    """Return the backend's name of a pattern of a line or a marker; anything else as it is."""
+    """Return the backend's name of a line style or a marker; other values unchanged."""
     return _NAMES.get(backend, {}).get(value, value) if isinstance(value, str) else value
 
 
 def sized(height: float, backend: str, given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return the arguments of a figure of this height, and those that are given."""
+    """Return the arguments of a figure of this height, updated with the caller's."""
     figure = {"figsize": (WIDTH, height), "figsize_units": "inches", **more}
     return (
         figure | ({"layout": "constrained"} if backend == "matplotlib" else {}) | dict(given.get("figure_kwargs", {}))
@@ -114,12 +114,12 @@ def sized(height: float, backend: str, given: Mapping[str, Any], **more: Any) ->
 
 
 def warn_above(collection: Any, not_private: str) -> None:
-    """Write above everything that the figure is not private, in lines that fit."""
+    """Write a title which states that the figure is not private."""
     collection.add_title(textwrap.fill(f"NOT PRIVATE: {not_private}", _LETTERS), color=COLORS[2], size=10)
 
 
 def add_legend(collection: Any, dim: str, chosen: Mapping[str, Any] | bool, not_private: str, **options: Any) -> None:
-    """Write a legend of a dimension, with the caller's options: matplotlib's above, unless a warning is there."""
+    """Write a legend of a dimension, with the caller's options; in matplotlib opposite to a warning, else above."""
     if chosen is False:
         return
     if collection.backend == "matplotlib":
@@ -128,7 +128,7 @@ def add_legend(collection: Any, dim: str, chosen: Mapping[str, Any] | bool, not_
 
 
 class Panels:
-    """A figure of panels below each other, with the caller's changes of its visuals.
+    """A figure of stacked panels, with the caller's changes of its visuals.
 
     Parameters
     ----------
@@ -137,13 +137,13 @@ class Panels:
     backend, visuals, pc_kwargs
         As in all plots.
     known : sequence of str
-        Names of the visuals that there are: the caller may change others in no way.
+        Names of the visuals; the caller's `visuals` may have no others.
     series : tuple of str and sequence of str, optional
         A dimension, with its values, along which colours, patterns and markers differ.
     legend_columns : int
         Of the legend of the series.
     not_private : str
-        Why the figure is not private: it is written above everything. Empty if it is private.
+        The reason why the figure is not private, for its title. Empty if it is private.
     """
 
     def __init__(
@@ -196,10 +196,10 @@ class Panels:
         label: str | None = None,
         **options: Any,
     ) -> None:
-        """Draw one visual, with the options that the caller gives under its name, unless the caller has left it out.
+        """Draw one visual, with the caller's options for its name, unless the caller omits it.
 
-        `by_series` are the aesthetics that differ along the series. The collection keeps the visual under `label`, by
-        default the name and that of the panel.
+        `by_series` are the aesthetics that differ along the series. The collection stores the visual under `label`, by
+        default the names of the visual and of the panel.
         """
         chosen = self._visuals.get(name, {})
         if chosen is False:
@@ -228,7 +228,7 @@ class Panels:
         self.draw(name, az.visuals.line_xy, xy(x, y), panel=panel, color=color, width=width, **options)
 
     def error_bars(self, panel: str, x: Any, low: Any, high: Any, color: str = MUTED, **options: Any) -> None:
-        """Draw vertical bars of noise: one line with gaps."""
+        """Draw vertical bars of noise, as one line with gaps."""
         self.line(panel, *_with_gaps([x, x], [low, high]), "noise", color=color, width=1.0, **options)
 
     def vertical(self, panel: str, x: float, name: str, linestyle: str = LINESTYLES[1], **options: Any) -> None:
@@ -240,7 +240,7 @@ class Panels:
         self.draw(name, az.visuals.hline, xr.DataArray(y), panel=panel, color=MUTED, linestyle=linestyle, **options)
 
     def bars(self, panel: str, lengths: Mapping[str, float], name: str = "bars") -> None:
-        """Draw horizontal bars with names, from top to bottom: one line with gaps."""
+        """Draw horizontal bars with names, from top to bottom, as one line with gaps."""
         places, zero = np.arange(len(lengths))[::-1], np.zeros(len(lengths))
         caps = {"solid_capstyle": "butt"} if self.backend == "matplotlib" else {}
         ends = _with_gaps([zero, list(lengths.values())], [places, places])
@@ -260,7 +260,7 @@ class Panels:
     ) -> None:
         """Write the titles of a panel and of its axes, and set their limits, and ticks with names.
 
-        Axes named in `logarithmic` have plain numbers, from limit to limit.
+        Axes named in `logarithmic` are logarithmic, with plain numbers at their ticks.
         """
         target, limits, ticks = self.collection.get_viz("plot", panel=panel), dict(limits or {}), dict(ticks or {})
         for axis in logarithmic:
@@ -280,14 +280,14 @@ class Panels:
     def legend(self, dim: str, names: Mapping[str, str], title: str = "", aes: Sequence[str] = tuple(_CYCLES)) -> None:
         """Write a legend of the series, with the text for each of its values."""
         columns = {"ncols": self._legend_columns} if self.backend == "matplotlib" else {}
-        aes = [name for name in aes if name != "marker" or self.backend == "matplotlib"]  # others have none in legends
+        aes = [name for name in aes if name != "marker" or self.backend == "matplotlib"]  # others: no legend of markers
         labeller = az.labels.MapLabeller(coord_map={dim: dict(names)})
         chosen = self._visuals.get("legend", True)
         add_legend(self.collection, dim, chosen, self._not_private, title=title, labeller=labeller, aes=aes, **columns)
 
 
 def _ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Return round numbers of a logarithmic axis with their names: 1, 2 and 5 times powers of ten, or powers alone."""
+    """Return ticks of a logarithmic axis with their names: 1, 2 and 5 times powers of ten, or powers alone."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1.0, 2.0, 5.0), (1.0,)):
         places = [factor * 10.0**power for power in powers for factor in factors]
@@ -298,7 +298,7 @@ def _ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
 
 
 def xy(x: Any, y: Any) -> xr.DataArray:
-    """Return points as ArviZ's visuals take them."""
+    """Return points in the form of ArviZ's visuals."""
     values = np.broadcast_arrays(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     dims = ["plot_axis", "point"][: 1 + values[0].ndim]
     return xr.DataArray(np.stack(values), dims=dims, coords={"plot_axis": ["x", "y"]})

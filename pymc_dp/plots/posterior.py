@@ -1,4 +1,4 @@
-"""`plot_private`: the private posterior, and a reference to compare it with."""
+"""`plot_private`: the private posterior, and a reference posterior."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -38,16 +38,16 @@ def plot_private(
     data : DataTree
         The result of a private run.
     reference : DataTree or Dataset, optional
-        Another posterior of the same variables: of a public or synthetic table, of the prior, or of an earlier run. Of
-        the protected table without privacy it must not leave the room, and neither must the figure.
+        Another posterior of the same variables: of a public or synthetic table, of the prior, or of an earlier run. A
+        posterior of the protected table without privacy must not be published, nor must the figure.
     var_names, filter_vars, coords
         As in ``arviz.plot_dist``.
     ci_prob : float
         Probability of the equal-tailed intervals below.
     plot_collection, backend, visuals, **pc_kwargs
-        As in ``arviz.plot_dist``, which draws the figure. ``visuals`` has ``legend`` besides; its other keys are
-        ``dist``, ``face``, ``credible_interval``, ``point_estimate``, ``point_estimate_text``, ``rug``, ``title`` and
-        ``remove_axis``.
+        As in ``arviz.plot_dist``, which draws the figure. The keys of ``visuals`` are ``dist``, ``face``,
+        ``credible_interval``, ``point_estimate``, ``point_estimate_text``, ``rug``, ``title`` and ``remove_axis``, and
+        ``legend``.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def plot_private(
     Raises
     ------
     InvalidArgument
-        If the result has no posterior, a variable was added to it after the run, the reference lacks one, or an
+        If the result has no posterior, a chosen variable is not one of the run's, the reference lacks one, or an
         argument is out of range.
     MissingBackend
         If the backend is not installed.
@@ -80,14 +80,13 @@ def plot_private(
     chosen.setdefault("point_estimate_text", False)
     if plot_collection is None:
         count, of_draw = len(shown), shown[_PRIVATE].isel(chain=0, draw=0)
-        by_model = {name: ["model"] for name in ("color", "linestyle", "y")}
         pc_kwargs = {
             "color": panels.cycled(panels.COLORS, count),
             "linestyle": panels.cycled(panels.LINESTYLES, count, backend),
             "y": [-1.0 - place for place in range(count)],
             "col_wrap": _COLUMNS,
             **pc_kwargs,
-            "aes": by_model | dict(pc_kwargs.get("aes", {})),
+            "aes": {name: ["model"] for name in ("color", "linestyle", "y")} | dict(pc_kwargs.get("aes", {})),
         }
         n_rows = -(-sum(variable.size for variable in of_draw.data_vars.values()) // pc_kwargs["col_wrap"])
         pc_kwargs["figure_kwargs"] = panels.sized(0.3 + 0.2 * count + 1.9 * n_rows, backend, pc_kwargs)
@@ -130,7 +129,7 @@ def _statistics(shown: Mapping[str, xr.Dataset], ci_prob: float) -> dict[str, xr
 
 
 def _of_reference(reference: Any, posterior: xr.Dataset) -> xr.Dataset:
-    """Return the same variables of another posterior, with the same coordinates, or refuse one that has others."""
+    """Return the same variables of another posterior, with the same coordinates; refuse one with other variables."""
     if isinstance(reference, DataTree):
         reference = panels.group_of(reference, "posterior", "pass a reference with draws.")
     if not isinstance(reference, xr.Dataset):

@@ -1,4 +1,4 @@
-"""`plot_privacy`: the power of an attacker, and what the budget was spent on."""
+"""`plot_privacy`: the power of an attacker, and the parts of the cost."""
 
 import json
 import math
@@ -19,16 +19,16 @@ from pymc_dp.release.interface import FloatArray
 from pymc_dp.reports.published import facts_of
 
 _VISUALS = ("power", "guess", "marked", "marked_rate", "bars", "title", "xlabel", "ylabel", "legend")
-#: False-positive rates: close to each other where power rises steeply.
+#: False-positive rates, with a finer grid where power rises steeply.
 _RATES = np.concatenate([[0.0], np.geomspace(1e-4, 0.02, 60), np.linspace(0.025, 1.0, 118)])
-#: Figures that are added to the record of releases where they are published.
+#: Fields of published releases that are not fields of events.
 _ADDED = ("rho", "share")
 
 Shown = DataTree | Plan | PrivacyBudget
 
 
-class _Seen(NamedTuple):
-    """The figure of one result, plan or budget: power by name, bars of the cost, why nothing is private."""
+class _Figure(NamedTuple):
+    """The content of a figure of a result, plan or budget: power by name, costs by name, and why it is not private."""
 
     power: dict[str, FloatArray]
     spent: dict[str, float]
@@ -44,21 +44,21 @@ def plot_privacy(
     visuals: Visuals = None,
     **pc_kwargs: Any,
 ) -> Any:
-    """Plot the power of the best attacker, and what the cost was spent on.
+    """Plot the power of the best attacker, and the parts of the cost.
 
-    The attacker knows all rows but one unit's, knows the two versions of this unit that are possible, sees everything
-    that was released, and says which version is in the table. At each rate of false positives the curve is the largest
-    rate of true positives that any such attacker has. A coin without knowledge is on the diagonal.
+    The attacker knows the rows of all units but one and the two possible versions of that unit, sees all
+    releases, and decides which version is in the table. At each rate of false positives the curve is the largest
+    rate of true positives of any such attacker. Guessing without knowledge is on the diagonal.
 
     Parameters
     ----------
     data : DataTree, Plan, PrivacyBudget, or mapping of str to these
-        A result: its curve is that of its own releases. A plan: of what would be released. A budget: of all that may be
-        spent, and of what has been. Several by name: their curves in one panel.
+        A result: the curve of its own releases. A plan: the curve of its planned releases. A budget: the curves of the
+        whole budget and of the spent part. Several by name: their curves in one panel.
     false_positive_rate : float
-        At which the legend says the power, in (0, 1).
+        The rate at which the legend states the power, in (0, 1).
     visuals : mapping, optional
-        What is drawn: ``power`` and ``guess`` (lines), ``marked`` (points) and ``marked_rate`` (a line), ``bars``,
+        Elements: ``power`` and ``guess`` (lines), ``marked`` (points) and ``marked_rate`` (a line), ``bars``,
         ``title``, ``xlabel``, ``ylabel``, ``legend``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
@@ -73,14 +73,14 @@ def plot_privacy(
     Raises
     ------
     InvalidArgument
-        If `data` is none of these, or another argument is out of range.
+        If `data` is of another type, or another argument is out of range.
 
     Notes
     -----
-    Of Gaussian releases of all rows the curve is exact. Of others it is a bound by their privacy profile
+    For Gaussian releases of all rows the curve is exact. For others it is an upper bound by their privacy profile
     (`pymc_dp.accounting.trade_off`). Runs on samples of a budget reserve an epsilon and a delta of their own, which
-    add: of such a budget the curve is that of its epsilon and delta alone, from the same safe side. Of a result that is
-    not private nothing is promised: the power is 100 %.
+    add: the curve of such a budget is that of its epsilon and delta alone, also an upper bound. For a result that is
+    not private the power is 100 %.
 
     References
     ----------
@@ -89,16 +89,16 @@ def plot_privacy(
     marked = _validate.open_unit_interval("false_positive_rate", false_positive_rate)
     rates = np.append(_RATES, marked)
     if isinstance(data, Mapping) and not isinstance(data, DataTree):  # a tree is a mapping, too
-        each = {str(name): _seen(one, rates) for name, one in data.items()}
+        each = {str(name): _figure_of(one, rates) for name, one in data.items()}
         if not each:
-            raise InvalidArgument("There is nothing to compare: the mapping is empty.")
-        found = _Seen(
+            raise InvalidArgument("The mapping is empty: pass results, plans or budgets by name.")
+        found = _Figure(
             {name: next(iter(one.power.values())) for name, one in each.items()},
             {},
             not_private="; ".join(f"{name}: {one.not_private}" for name, one in each.items() if one.not_private),
         )
     else:
-        found = _seen(data, rates)
+        found = _figure_of(data, rates)
     power, bars = found.power, found.spent
     panels = Panels(
         {"power": 3.4} | ({"spent": 0.9 + 0.26 * len(bars)} if bars else {}),
@@ -122,16 +122,16 @@ def plot_privacy(
     if bars:
         panels.bars("spent", bars)
         limits = {"x": (0.0, 1.08 * max(*bars.values(), 1e-12))}
-        panels.axes("spent", found.label, title="What was spent on what", limits=limits)
+        panels.axes("spent", found.label, title="Parts of the cost", limits=limits)
     names = {name: f"{name}: {PER_CENT * curve[-1]:.3g} %" for name, curve in power.items()}
     panels.legend("curve", names, title=f"Power at {PER_CENT * marked:.3g} % false positives")
     return panels.collection
 
 
-def _seen(data: Any, rates: FloatArray) -> _Seen:
-    """Return the figure of one object: of a plan or a result, the power by its releases, and their costs by kind."""
+def _figure_of(data: Any, rates: FloatArray) -> _Figure:
+    """Return the content of the figure of an object: for a plan or a result, power and costs from its releases."""
     if isinstance(data, PrivacyBudget):
-        return _seen_of_budget(data, rates)
+        return _figure_of_budget(data, rates)
     if isinstance(data, Plan):
         name, relation, delta = "this plan", data.relation, data.delta
         named = [(step.published(each.kind), each) for step in data.steps for each in step.releases]
@@ -139,17 +139,16 @@ def _seen(data: Any, rates: FloatArray) -> _Seen:
     else:
         facts = facts_of(data)
         try:
-            records = json.loads(facts["releases"])
             made = [
                 releases_of_record({name: value for name, value in record.items() if name not in _ADDED})
-                for record in records
+                for record in json.loads(facts["releases"])
             ]
         except (ArithmeticError, AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise InvalidArgument(f"The releases of this result cannot be read: {type(error).__name__}.") from None
         named = [(each.kind, each) for each in made]  # of published kinds
         name, relation, delta, why = "this run", facts["relation"], facts["delta"], why_not_private(facts)
-    if why:  # the attacker sees the table as it is
-        return _Seen({name: np.ones_like(rates)}, {}, not_private=why)
+    if why:  # the attacker may see the table itself
+        return _Figure({name: np.ones_like(rates)}, {}, not_private=why)
     releases = [each for _, each in named]
     by_kind: dict[str, list[accounting.Releases]] = {}
     for kind, each in named:
@@ -162,28 +161,28 @@ def _seen(data: Any, rates: FloatArray) -> _Seen:
         lengths = {kind: accounting.epsilon_of(group, delta, relation) for kind, group in by_kind.items()}
         lengths = {kind: epsilon for kind, epsilon in lengths.items() if math.isfinite(epsilon)}
         label = f"Epsilon of each alone, at delta {delta:.3g}"
-    return _Seen({name: 1.0 - accounting.trade_off(releases, rates, relation)}, lengths, label)
+    return _Figure({name: 1.0 - accounting.trade_off(releases, rates, relation)}, lengths, label)
 
 
-def _seen_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Seen:
-    """Return the power by the whole budget and by the part that is spent, and the cost of each run."""
+def _figure_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Figure:
+    """Return the power for the whole budget and for the spent part, and the cost of each run."""
     history = budget.history
     whole, spent = f"whole budget, epsilon {budget.epsilon:.3g}", "spent so far"
     if not (budget.private and all(plan.private for plan in history)):
         why = "an infinite epsilon, seeded noise or exact counts"
-        return _Seen({whole: np.ones_like(rates)}, {}, not_private=why)
+        return _Figure({whole: np.ones_like(rates)}, {}, not_private=why)
     runs = {f"run {number}, {plan.sampler}": plan for number, plan in enumerate(history, 1)}
-    # Undecided budgets have the whole of their rho for the first run.
+    # A budget without a decided split has the whole of its rho for the first run.
     gaussian = math.isclose(budget.rho, PrivacyBudget(budget.epsilon, budget.delta).rho, rel_tol=1e-9)
     if gaussian and all(plan.account == "rho" for plan in history):
         power = {whole: 1.0 - _of_rho(budget.rho, rates), spent: 1.0 - _of_rho(budget.rho_spent, rates)}
         costs = {name: PER_CENT * plan.rho / budget.rho for name, plan in runs.items()}
         costs["not spent"] = max(0.0, PER_CENT - math.fsum(costs.values()))
-        return _Seen(power, costs, "Share of the budget, rho (%)")
+        return _Figure(power, costs, "Share of the budget, rho (%)")
     power = {whole: 1.0 - accounting.trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
     if history:
         power[spent] = 1.0 - accounting.trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
-    return _Seen(power, {name: plan.epsilon for name, plan in runs.items()}, "Epsilon of each run alone")
+    return _Figure(power, {name: plan.epsilon for name, plan in runs.items()}, "Epsilon of each run alone")
 
 
 def _of_rho(rho: float, rates: FloatArray) -> FloatArray:

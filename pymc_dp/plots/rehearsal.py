@@ -1,4 +1,4 @@
-"""`plot_rehearsal`: what a dry run expects."""
+"""`plot_rehearsal`: the errors that a dry run predicts."""
 
 import math
 from typing import Any
@@ -11,39 +11,39 @@ from pymc_dp.plots.panels import COLORS, PER_CENT, Panels, Visuals
 from pymc_dp.reports.forecast import Forecast
 
 _VISUALS = ("bars", "curve", "this_run", "harmless", "expected", "title", "xlabel", "ylabel")
-#: The factor by which the curve reaches beyond this run's error and the one that is good enough.
+#: The factor by which the curve extends beyond this run's error and the acceptable error; its number of points.
 _FARTHER, _POINTS = 2.0, 60
 _EXPECTED_COVERAGE = 90.0
 
 
 def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: Visuals = None, **pc_kwargs: Any) -> Any:
-    """Plot what a dry run expects of a run, before anything is spent.
+    """Plot the predicted errors of a run, before anything is spent.
 
     Parameters
     ----------
     forecast : Forecast
-        What `pymc_dp.dry_run` returned.
+        The result of `pymc_dp.dry_run`.
     visuals : mapping, optional
-        What is drawn: ``bars``, ``curve`` (a line), ``this_run`` (a point), ``harmless`` and ``expected`` (lines of
-        reference), ``title``, ``xlabel``, ``ylabel``.
+        Elements: ``bars``, ``curve`` (a line), ``this_run`` (a point), ``harmless`` (the limit) and ``expected``, lines
+        of reference, ``title``, ``xlabel``, ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 
     Returns
     -------
     PlotCollection
-        Panels: ``error``, how far means are off, in standard deviations of the posterior without privacy: what noise is
-        known to add, what was found, root mean square over parameters, and the worst parameter. ``coverage``: the
-        probability without privacy of 90 % intervals, in per cent. ``epsilon``, where the error by noise is known: that
-        error at other values of epsilon, on as many units.
+        Panels: ``error``, errors of means, in standard deviations of the posterior without privacy: the average from
+        noise, the root mean square over parameters in this dry run, and the worst parameter. ``coverage``: the
+        probability without privacy of 90 % intervals, in per cent. ``epsilon``, where the error from noise is known:
+        that error at other values of epsilon, for the same number of units.
 
     Raises
     ------
     InvalidArgument
-        If `forecast` is none.
+        If `forecast` is not a `Forecast`.
     """
     if not isinstance(forecast, Forecast):
-        raise InvalidArgument(f"Pass what dp.dry_run returned, not a {type(forecast).__name__}.")
+        raise InvalidArgument(f"Pass the result of dp.dry_run, not a {type(forecast).__name__}.")
     known = math.isfinite(forecast.forced_error) and forecast.forced_error > 0.0
     errors = {"noise alone": forecast.forced_error} if known else {}
     errors |= {"all means": forecast.error, "worst mean": forecast.worst}

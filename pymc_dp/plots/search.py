@@ -1,4 +1,4 @@
-"""`plot_releases`: the way that noisy releases have led from the prior to the centre."""
+"""`plot_releases`: the path of a search from the prior to the centre, by its noisy releases."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _LENGTH = "length of the score"
 #: Colour and marker of each stage.
 _LOOKS = {"step": (COLORS[0], MARKERS[0]), "vote": (COLORS[3], MARKERS[1]), "centre": (COLORS[2], MARKERS[2])}
 _BEFORE_THE_CHAINS = -1
-#: Bars of noise reach so many standard deviations to each side; the band holds this part of the draws.
+#: Half the length of bars of noise, in standard deviations; the probability of the band.
 _REACH, _BAND = 2.0, 0.9
 _NOTHING_TO_SHOW = (
     "Only runs that learn their settings search for a centre (leave out clip bounds and step sizes), and only "
@@ -34,7 +34,7 @@ _NOTHING_TO_SHOW = (
 
 
 class _Stop(NamedTuple):
-    """A release before the chains, at a point on the unconstrained scale; `order` is its place among all releases."""
+    """A release before the chains, at a point on the unconstrained scale; `order` is its index among all releases."""
 
     order: int
     stage: str
@@ -52,7 +52,7 @@ def plot_releases(
     visuals: Visuals = None,
     **pc_kwargs: Any,
 ) -> Any:
-    """Plot the way of a prelude to its centre: released points, and the noise with which each was reached.
+    """Plot the path of a prelude to its centre: released points, and the noise of each step.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def plot_releases(
     var_names, filter_vars : optional
         Unconstrained parameters, such as ``"beta[0]"``. Default: all.
     visuals : mapping, optional
-        What is drawn: ``way`` (lines), ``points``, ``noise`` (bars), ``posterior`` (a band), ``noise_alone`` (a line of
+        Elements: ``way`` (lines), ``points``, ``noise`` (bars), ``posterior`` (a band), ``noise_alone`` (a line of
         reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
@@ -69,10 +69,10 @@ def plot_releases(
     Returns
     -------
     PlotCollection
-        A panel ``length of the score``: that of each released score, in multiples of the length that its noise has by
-        itself; near 1, noise decides the next step. A panel for each parameter, of its name: its value, on the
-        unconstrained scale, at every release on the way. Where the likelihood knows of the noise, bars are two standard
-        deviations, to each side, of the noise in the step that led there, and the band is its central 90 %.
+        A panel ``length of the score``: the norm of each released score, relative to the norm of its noise
+        alone; near 1, noise determines the next step. A panel for each parameter, of its name: its value, on the
+        unconstrained scale, at every release on the path. If there is a private likelihood, bars are two standard
+        deviations, to each side, of the noise in the step to that point, and the band is its central 90 %.
 
     Raises
     ------
@@ -82,15 +82,15 @@ def plot_releases(
     Notes
     -----
     A score is released along axes in which one unit's information is about the identity, so noise of standard deviation
-    s in its entries moves a parameter, by a full Newton step, by s / sqrt(n) of its posterior standard deviations. That
-    is what bars are made of, with the draws' standard deviation. Where a step was cut by its trust region they are too
-    long. Before the last vote on a scale there are none: information was another where the scale was.
+    s in its entries moves a parameter, in a full Newton step, by s / sqrt(n) of its posterior standard deviations. The
+    bars show that, with the likelihood's standard deviation. They are too long for a step that its trust region cut.
+    There are none before the last vote on a scale, as the information at another scale was different.
     """
     facts = facts_of(data)
     releases = group_of(data, "releases", _NOTHING_TO_SHOW)
     stops = _stops(releases)
     if not stops:
-        raise InvalidArgument(f"This run has no prelude whose way could be drawn. {_NOTHING_TO_SHOW}")
+        raise InvalidArgument(f"This run has no prelude whose path could be drawn. {_NOTHING_TO_SHOW}")
     labels = [str(label) for label in releases["parameter"].values]
     chosen = chosen_names(labels, var_names, filter_vars)
     stages = list(dict.fromkeys(stop.stage for stop in stops))
@@ -163,7 +163,7 @@ def _stops(releases: xr.Dataset) -> list[_Stop]:
 
 
 def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: np.ndarray, y: FloatArray) -> None:
-    """Draw releases, by stage."""
+    """Draw the points of releases, with colours and markers by stage."""
     of_points = [stop.stage for stop in stops]
     stages = list(dict.fromkeys(of_points))
     here = xr.DataArray(stages, coords={"stage": stages}) == xr.DataArray(of_points, dims="point")

@@ -1,4 +1,4 @@
-"""`plot_description` and `plot_check`: the contents of a table, and its residuals from a model, as released."""
+"""`plot_description` and `plot_check`: released distributions of a table's columns, and residuals from a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from xarray import DataTree
 from pymc_dp.plots.panels import COLORS, LINESTYLES, PER_CENT, Panels, Visuals, chosen_names, group_of, why_not_private
 from pymc_dp.reports.published import facts_of
 
-#: Bars hold nine in ten of the deviations by noise and chance where the model holds.
+#: Half the length of bars in standard errors: bars are 90 % intervals of noise and chance if the model holds.
 _REACH = 1.645
 #: The panel of the contrasts of all responses together.
 _SHAPES = "all_rows"
@@ -24,16 +24,16 @@ def plot_description(
     visuals: Visuals = None,
     **pc_kwargs: Any,
 ) -> Any:
-    """Plot what the columns of a table hold.
+    """Plot the released distributions of a table's columns.
 
     Parameters
     ----------
     description : Description or DataTree
-        What `pymc_dp.describe` returned.
+        The result of `pymc_dp.describe`.
     var_names, filter_vars : optional
-        Columns that are drawn. Default: all.
+        Names of columns. Default: all.
     visuals : mapping, optional
-        What is drawn: ``shares`` (lines and bars), ``quantiles`` (points), ``title``, ``xlabel``, ``ylabel``.
+        Elements: ``shares`` (lines and bars), ``quantiles`` (points), ``title``, ``xlabel``, ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 
@@ -45,15 +45,15 @@ def plot_description(
     Raises
     ------
     InvalidArgument
-        If it is no description, or has no such column.
+        If `description` is of another type, or lacks a column.
 
     Notes
     -----
-    Shares have noise, and may be below zero: they are drawn as they were released.
+    Released shares are noisy, and may be below zero.
     """
     tree: DataTree = getattr(description, "tree", description)
-    counts = group_of(tree, "counts", "it is no description: pass what dp.describe returned.")
-    columns = group_of(tree, "columns", "it is no description: pass what dp.describe returned.")
+    counts = group_of(tree, "counts", "it is not a description: pass the result of dp.describe.")
+    columns = group_of(tree, "columns", "it is not a description: pass the result of dp.describe.")
     names = chosen_names([str(name) for name in counts.data_vars], var_names, filter_vars)
     levels = {name: counts[f"{name}_low"].values for name in names}
     of_words = {name: values.dtype.kind not in "fiu" for name, values in levels.items()}
@@ -75,14 +75,14 @@ def plot_description(
 
 
 def plot_check(check: Any, *, backend: str | None = None, visuals: Visuals = None, **pc_kwargs: Any) -> Any:
-    """Plot what a table says against a model.
+    """Plot the residuals of a table from a model.
 
     Parameters
     ----------
     check : Check or DataTree
-        What `pymc_dp.check` returned.
+        The result of `pymc_dp.check`.
     visuals : mapping, optional
-        What is drawn: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the line at zero), ``title``, ``xlabel``,
+        Elements: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the line at zero), ``title``, ``xlabel``,
         ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
@@ -90,20 +90,20 @@ def plot_check(check: Any, *, backend: str | None = None, visuals: Visuals = Non
     Returns
     -------
     PlotCollection
-        A panel for each axis, by its name: how many standard deviations responses lie above what is predicted, by bin.
+        A panel for each axis, by its name: location of responses above the prediction in standard deviations, by bin.
         Below, a panel ``all_rows``: location, spread, skewness and tails of all responses together.
 
     Raises
     ------
     InvalidArgument
-        If it is no check.
+        If `check` is of another type.
 
     Notes
     -----
-    Bars are 90 % intervals where the model holds, of noise and chance together: one in ten misses zero then.
+    If the model holds, bars are 90 % intervals of noise and chance together: one in ten misses zero.
     """
     tree: DataTree = getattr(check, "tree", check)
-    whole = group_of(tree, _SHAPES, "it is no check: pass what dp.check returned.")
+    whole = group_of(tree, _SHAPES, "it is not a check: pass the result of dp.check.")
     found = {name: tree[name].to_dataset() for name in map(str, tree.children) if name.startswith("along_")}
     known = ("residuals", "noise", "nothing", "title", "xlabel", "ylabel")
     heights = dict.fromkeys([*found, _SHAPES], 1.9)

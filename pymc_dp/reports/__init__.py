@@ -1,1 +1,1 @@
-"""What is said of runs: their guarantee, the quality of their draws, forecasts, and deployment records."""
+"""Reports on runs: their guarantee, the quality of their draws, forecasts, and deployment records."""

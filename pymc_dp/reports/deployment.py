@@ -1,8 +1,8 @@
-"""The deployment record of a release: what registries of differentially private releases ask for.
+"""The deployment record of a release, as registries of differentially private releases require it.
 
-The fields are those of the Differential Privacy Deployments Registry of OpenDP and NIST. Those that a run knows are
-filled in; the others are the publisher's to say, and are listed until they are said. Everything comes from what was
-published and from budgets, so it costs no privacy.
+The fields are those of the Differential Privacy Deployments Registry of OpenDP and NIST. Fields that follow from the
+run are filled in; the publisher provides the others, which are listed until then. The record is computed from published
+results and budgets, so it costs no privacy.
 """
 
 import copy
@@ -24,8 +24,8 @@ from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 Record = dict[str, dict[str, Any]]
 
-#: What only the publisher can say, by group: the page asks for it until it is said.
-_TO_SAY = {
+#: The fields that the publisher has to provide, by group, with a hint for each.
+_OF_THE_PUBLISHER = {
     "product": {
         "name": "what is published is called",
         "data_curators": "who holds the table and publishes",
@@ -52,7 +52,7 @@ _TO_SAY = {
         "registry_authors": "who wrote this record",
     },
 }
-#: The fields that are lists in the registry; others are texts, of several lines where there is much to say.
+#: The fields that are lists in the registry; all others are texts, of one or several lines.
 _LISTS = ("data_curators", "registry_authors")
 _NEIGHBOURS = {
     "substitute": "Two tables of the same number of units are neighbours if they differ in one unit: {unit}.",
@@ -82,17 +82,17 @@ class Disclosure:
     Attributes
     ----------
     record : dict
-        Fields by group, as the registry names them. None: still to be said.
+        Fields by group, with the registry's names. None: the publisher has to provide it.
     """
 
     record: Record
 
     @property
     def missing(self) -> dict[str, str]:
-        """The fields that are still to be said, as ``group.field``, and what belongs there."""
+        """The fields that the publisher still has to provide, as ``group.field``, with a hint for each."""
         return {
             f"{group}.{name}": hint
-            for group, fields in _TO_SAY.items()
+            for group, fields in _OF_THE_PUBLISHER.items()
             for name, hint in fields.items()
             if self.record[group].get(name) is None
         }
@@ -116,7 +116,7 @@ class Disclosure:
         for group, fields in self.record.items():
             lines += ["", group.replace("_", " ").capitalize()]
             for name, value in fields.items():
-                hint = _TO_SAY.get(group, {}).get(name)
+                hint = _OF_THE_PUBLISHER.get(group, {}).get(name)
                 shown = f"TO BE SAID: {hint}" if value is None else "; ".join(_in_words(value))
                 lines.append(
                     textwrap.fill(
@@ -137,22 +137,22 @@ def disclosure(
     Parameters
     ----------
     released : DataTree or PrivateLikelihood
-        What a private run returned, or as read back from disk.
+        The result of a private run, also as read back from disk.
     budget : PrivacyBudget, optional
-        The budget of the table: all of its runs, and what other tools have spent, are named then.
+        The budget of the table: the record then names all of its runs, and the spending of other tools.
     said : mapping of str to mapping of str to object, optional
-        What only the publisher can say, by group and field: ``{"product": {"name": "..."}}``. It is added to what a run
-        knows of the same field.
+        The publisher's fields, by group and field: ``{"product": {"name": "..."}}``. They are added to the content of a
+        field that is filled in from the run.
 
     Returns
     -------
     Disclosure
-        Print it, or store `Disclosure.to_json`; `Disclosure.missing` says what is still to be said.
+        Print it, or store `Disclosure.to_json`; `Disclosure.missing` lists the fields that are still empty.
 
     Raises
     ------
     InvalidArgument
-        If it is no result of a private run, the result is not private, or there is no such field.
+        If `released` is not the result of a private run, or not private, or a field does not exist.
     """
     facts = facts_of(released.tree if isinstance(released, PrivateLikelihood) else released)
     if not facts["private"]:
@@ -175,13 +175,13 @@ def disclosure(
                 raise InvalidArgument(f"said: {group!r} has no field {name!r}; it has {', '.join(record[group])}.")
             known = record[group][name]
             if isinstance(known, Mapping | int):
-                raise InvalidArgument(f"said: {name!r} is what the run guarantees, and is not to be said anew.")
+                raise InvalidArgument(f"said: {name!r} is a guarantee of the run, which cannot be changed.")
             record[group][name] = [*_in_words(known), *_in_words(value)] if known else copy.deepcopy(value)
     return Disclosure(record)
 
 
 def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
-    """Return the fields that the facts of a run fill in."""
+    """Return the record with the fields that follow from a run's metadata and a budget; None for the others."""
     relation, rho, delta = facts["relation"], float(facts["rho"]), facts["delta"]
     gaussian, bounds = all_gaussian(facts), json.loads(facts["clip_bounds"])
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -201,7 +201,7 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
             ),
         ]
     return {
-        "product": dict.fromkeys(_TO_SAY["product"]),
+        "product": dict.fromkeys(_OF_THE_PUBLISHER["product"]),
         "dp_flavor": {
             "name": "Approximate DP",
             "input_metric": _METRICS[relation],
@@ -263,7 +263,7 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
             ],
             "justification": None,
         },
-        "resources": dict.fromkeys(_TO_SAY["resources"]),
+        "resources": dict.fromkeys(_OF_THE_PUBLISHER["resources"]),
     }
 
 

@@ -1,4 +1,4 @@
-"""What draws say by themselves: whether chains agree, how many draws are different, how wide and how alike they are."""
+"""Diagnostics of draws: convergence of chains, effective sample size, widths, and distances between sets of draws."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ import xarray as xr
 
 
 def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
-    """Return the maximum mean discrepancy between two sets of draws: 0 where they follow the same law.
+    """Return the maximum mean discrepancy between two sets of draws: about 0 if they follow the same distribution.
 
     Gaussian kernel, its width the median distance; the unbiased estimate of the square, zero where that is negative.
 
     Parameters
     ----------
     draws, reference : ndarray, shape (draws, parameters)
-        Not necessarily equally many.
+        The numbers of draws may differ.
 
     References
     ----------
@@ -34,10 +34,10 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
 
 
 def convergence(draws: xr.Dataset, parameters: Mapping[str, int]) -> tuple[float, float, tuple[str, ...]]:
-    """Return the largest R-hat and the smallest effective sample size of entries that vary, and what never moved.
+    """Return the largest R-hat and the smallest effective sample size of varying entries, and names of constant parts.
 
-    R-hat is nan if no entry varies. A variable may have entries that are constant by nature, as the diagonal of a
-    correlation matrix: as many entries as it has unconstrained parameters, which `parameters` says, have to vary.
+    R-hat is nan if no entry varies. A variable may have constant entries, such as the diagonal of a correlation
+    matrix: at least as many entries as its number of unconstrained parameters, `parameters`, have to vary.
     """
     import arviz as az  # noqa: PLC0415  brings in Matplotlib
 
@@ -51,7 +51,7 @@ def convergence(draws: xr.Dataset, parameters: Mapping[str, int]) -> tuple[float
     stuck = [f"chain {chain}" for chain in np.flatnonzero(still)]
     stuck += [name for name, moved in varies.items() if moved.sum() < parameters.get(name, 0)]
     different = float(sum(len(np.unique(chain, axis=0)) for chain in together))
-    with np.errstate(all="ignore"):  # of entries that are constant
+    with np.errstate(all="ignore"):  # constant entries divide by zero
         both = az.rhat(draws), az.ess(draws)
     r_hat, size = (
         np.concatenate([np.ravel(found[name].values)[moved] for name, moved in varies.items()]) for found in both
@@ -62,7 +62,7 @@ def convergence(draws: xr.Dataset, parameters: Mapping[str, int]) -> tuple[float
 
 
 def widths(standardised: np.ndarray, effective_draws: float) -> tuple[float, float]:
-    """Return the least and the largest standard deviation of standardised draws, less what chance makes of few draws.
+    """Return the least and the largest standard deviation of standardised draws, corrected for sampling error.
 
     Eigenvalues of the covariance of N normal draws in k dimensions reach from (1 - sqrt(k / N))² to (1 + sqrt(k / N))².
     """

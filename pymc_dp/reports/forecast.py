@@ -1,6 +1,6 @@
-"""`dry_run`: the same code with the same noise on a synthetic table, to see how good a run would be at no cost.
+"""`dry_run`: the same code with the same noise on a synthetic table, to predict the quality of a run at no cost.
 
-Nothing of the protected table is read but the number of its units where that is public, and no budget is charged.
+Only the number of units of the protected table is read, where that is public, and no budget is charged.
 """
 
 import logging
@@ -31,9 +31,9 @@ from pymc_dp.steps.base import DPStep
 from pymc_dp.tables import Table
 
 _log = logging.getLogger("pymc")
-#: A synthetic table may be this part longer or shorter than the protected one.
+#: Largest relative difference between the lengths of the synthetic and the protected table.
 _ABOUT_AS_LONG = 0.2
-#: Of the reference that draws are compared with: NUTS on the synthetic table.
+#: Length of the reference, draws of NUTS on the synthetic table.
 _REFERENCE_DRAWS, _REFERENCE_CHAINS = 500, 2
 #: Central intervals whose coverage is reported.
 #: Of intervals of 90 %: where the posterior is near normal, those that are 1.4 times too narrow hold as much.
@@ -48,20 +48,20 @@ class Forecast:
     Attributes
     ----------
     plan : Plan
-        What the run would release, at what noise and cost.
+        The plan of the run: its releases, their noise and cost.
     n_units : int
-        Units of the synthetic table.
+        Number of units of the synthetic table.
     size : int
-        Unconstrained parameters.
+        Number of unconstrained parameters.
     error, worst : float
-        Of the draws' means from those of the posterior without privacy, in its standard deviations: root mean square
+        Error of the draws' means against the posterior without privacy, in its standard deviations: root mean square
         over parameters, and the largest.
     coverage : float
         Posterior probability, without privacy, of the draws' central 90 % intervals, averaged over parameters.
     quality : Quality
-        Effective draws, R-hat, acceptance, what clipping may have moved, and the verdict.
+        Effective draws, R-hat, acceptance, possible bias from clipping, and the verdict.
     seconds : float
-        How long the run took, compiling included.
+        Duration of the run, compilation included.
     """
 
     plan: Plan
@@ -75,12 +75,12 @@ class Forecast:
 
     @property
     def forced_error(self) -> float:
-        """The error that noise is known to add on average, in posterior standard deviations; NaN if unknown."""
+        """The average error from privacy noise, in posterior standard deviations; NaN if unknown."""
         return math.sqrt(max(self.quality.widening_by_noise**2 - 1.0, 0.0))
 
     @property
     def worth(self) -> Worth:
-        """What noise adds, and what would make it less."""
+        """The error from privacy noise, and the changes that would reduce it."""
         rho = self.plan.rho if self.plan.account == "rho" and math.isfinite(self.plan.epsilon) else math.nan
         return Worth(self.forced_error, self.n_units, self.size, rho, self.plan.delta)
 
@@ -104,7 +104,7 @@ class Forecast:
         ]
         if math.isfinite(found.clip_bias):
             lines.append(f"Clip bounds may move means by about {max(found.clip_bias, 0.0):.2f} sd of the draws.")
-        return "\n".join([*lines, *self.worth.what_would_help()])
+        return "\n".join([*lines, *self.worth.advice()])
 
 
 def dry_run(
@@ -121,14 +121,14 @@ def dry_run(
     unit: str | None = None,
     unit_index: Any = None,
 ) -> Forecast:
-    """Run on a synthetic table what would be run on the protected one, and compare with NUTS there.
+    """Make the run on a synthetic table instead of the protected one, and compare its draws with those of NUTS.
 
     Parameters
     ----------
     step : DP step, sequence of DP steps, or PrivacyBudget, optional
-        What would be passed to `pm.sample` as ``step=``; or the budget alone, for which a sampler is chosen.
+        As ``step=`` of `pm.sample`; or the budget alone, for the default sampler.
     draws, chains, tune : int, optional
-        As they would be passed.
+        As in `pm.sample`.
     synthetic : Model, optional
         The same model, written on a synthetic table of about as many rows: invented or simulated, never a part of the
         protected one. Default: rows simulated from the model at a draw of its prior, for models without covariates,
@@ -138,17 +138,17 @@ def dry_run(
     budget : PrivacyBudget, optional
         For steps that were made without one.
     data : Table, optional
-        The protected table, where it stands beside the model, whose rows are invented then: they are the default of
-        `synthetic`, if they are about as many. Nothing of the table is read but its number of rows.
+        The protected table, where the model holds invented rows, which are then the default of
+        `synthetic`, if they are about as many. Only the number of rows of the table is read.
     random_seed : int, optional
         Of the simulated rows and of the reference: never of noise.
     unit, unit_index
-        As of `pymc_dp.sample`: what is protected. The name of a data variable has to be one of both models.
+        The unit of privacy, as in `pymc_dp.sample`. A data variable of this name has to be in both models.
 
     Returns
     -------
     Forecast
-        Print it.
+        Print it for a summary.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def dry_run(
         If no synthetic table is passed and rows cannot be simulated from the model or their number is protected, or if
         the synthetic table's parameters differ.
     BudgetExceeded
-        If the run does not fit what is left of the budget.
+        If the run does not fit the remaining budget.
     """
     if isinstance(step, PrivacyBudget):
         if budget is not None and budget is not step:
@@ -173,14 +173,14 @@ def dry_run(
     steps = steps_with_budget(step, budget, model, unit, unit_index)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]
     if not all(isinstance(one, DPStep) for one in steps):
-        raise InvalidArgument("The first argument must be a budget, or a sampler such as dp.DPHMC() beside budget=.")
+        raise InvalidArgument("The first argument must be a budget, or a sampler such as dp.DPHMC() with budget=.")
     budget, first = steps[0].budget, steps[0]
     synthetic, n_synthetic = _synthetic(
         model, first, data, first.synthetic if synthetic is None else synthetic, random_seed
     )
     draws, chains, _ = chosen_length(steps, draws, chains)
     tune = max(one.default_tune_steps for one in steps) if tune is None else tune
-    twin_budget = _like(budget)
+    twin_budget = _copy_of_budget(budget)
     with model:
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains, data=data)
     synthetic = centred(synthetic)
@@ -205,18 +205,18 @@ def dry_run(
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
 
 
-def _like(budget: PrivacyBudget) -> PrivacyBudget:
-    """Return a budget of which as much is left, for nothing but synthetic tables."""
-    twin = budget.unspent()
+def _copy_of_budget(budget: PrivacyBudget) -> PrivacyBudget:
+    """Return a budget with the same charges, for synthetic tables alone."""
+    copy = budget.unspent()
     for plan in budget.history:
-        twin.charge(plan)
-    return twin
+        copy.charge(plan)
+    return copy
 
 
 def _synthetic(
     model: Model, step: DPStep, data: Table | None, synthetic: Model | None, random_seed: int | None
 ) -> tuple[Model, int]:
-    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units."""
+    """Return the model on a synthetic table, by default of invented or simulated rows, and its number of units."""
     relation = step.budget.relation
     if data is None:
         n_units = public_number_of_units(model, step.unit, step.unit_index, relation)
@@ -246,14 +246,14 @@ def _synthetic(
     n_synthetic = public_number_of_units(synthetic, step.unit, unit_name, "substitute") or 0
     if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
         raise InvalidArgument(
-            f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
+            f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: the quality of a run "
             f"depends on that. Write the synthetic one with about as many: on table.invented({n_units}, seed=7)."
         )
     return synthetic, n_synthetic
 
 
 def _compared(tree: DataTree, reference: DataTree, names: Sequence[str]) -> tuple[float, float, float]:
-    """Return the error of the mean, root mean square and largest, and the coverage of intervals."""
+    """Return the root mean square and the largest error of means, and the coverage of intervals."""
     errors, coverages = [], []
     for name in names:
         of_both = [each["posterior"].to_dataset()[name].values for each in (tree, reference)]

@@ -1,7 +1,4 @@
-"""What a published tree says of its run: the attributes of its group `privacy`, read and put into words.
-
-`privacy_report` says what a private run guarantees, and what was spent on what.
-"""
+"""The metadata of a published tree, the attributes of its group `privacy`: parsed, and as text in `privacy_report`."""
 
 import json
 import math
@@ -35,19 +32,19 @@ _IN_WORDS = {
 
 
 def facts_of(tree: Any) -> dict[str, Any]:
-    """Return the attributes of a result's group ``privacy``; refuse what is no result of a private run."""
+    """Return the attributes of a result's group ``privacy``; refuse anything but the result of a private run."""
     if not isinstance(tree, DataTree):
-        raise InvalidArgument(f"Pass what pm.sample returned of a private run, not a {type(tree).__name__}.")
+        raise InvalidArgument(f"Pass the result of a private run of pm.sample, not a {type(tree).__name__}.")
     if "privacy" not in tree:
         raise InvalidArgument(
-            "This tree has no group `privacy`: it is not what a private run returned, and may be computed from data "
+            "This tree has no group `privacy`: it is not the result of a private run, and may be computed from data "
             "without noise. Pass the result of pm.sample with a DP step or a budget."
         )
     return {str(name): value for name, value in tree["privacy"].attrs.items()}
 
 
 def kinds_of(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the kinds of releases of all steps, by published name: ``kind``, ``role``, and whether made ``once``."""
+    """Return the kinds of releases of all steps, by published name: ``kind``, ``role``, and whether ``once``."""
     return {
         labelled(each["kind"], step["label"]): each for step in json.loads(facts["steps"]) for each in step["kinds"]
     }
@@ -62,22 +59,22 @@ def releases_by_kind(facts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]
 
 
 def all_gaussian(facts: Mapping[str, Any]) -> bool:
-    """Return whether all that a run released has Gaussian noise on sums over all units."""
+    """Return whether all releases of a run are sums over all units with Gaussian noise."""
     return bool(0.0 < facts["rho"] < math.inf) and all("rho" in each for each in json.loads(facts["releases"]))
 
 
 def acceptance_tests_of(facts: Mapping[str, Any]) -> list[str | None]:
-    """Return each step's acceptance test: ``"none"`` where none corrects its moves, None if it does not say."""
+    """Return each step's acceptance test: ``"none"`` if its moves are not tested, None if it states nothing."""
     return [step["facts"].get("acceptance_test") for step in json.loads(facts["steps"])]
 
 
 def tempering_of(facts: Mapping[str, Any]) -> float:
-    """Return the least power of the likelihood that a step draws with."""
+    """Return the least power of the likelihood in the targets of the steps."""
     return min((float(step["facts"].get("tempering", 1.0)) for step in json.loads(facts["steps"])), default=1.0)
 
 
 def tempering_in_words(tempering: float) -> list[str]:
-    """Return a line on draws from a power of the likelihood; none for the likelihood itself."""
+    """Return a line on draws from a power of the likelihood; no line for the likelihood itself."""
     if tempering == 1.0:
         return []
     return [
@@ -86,8 +83,8 @@ def tempering_in_words(tempering: float) -> list[str]:
     ]
 
 
-def how_it_ended(facts: Mapping[str, Any]) -> list[str]:
-    """Return a line on a run that ended early, for the head of a report; none for a whole run."""
+def end_of_run_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line on a run that ended early, for the head of a report; no line for a complete run."""
     if facts.get("complete", 1):
         return []
     made = ", ".join(map(str, json.loads(facts["draws_made"])))
@@ -103,21 +100,21 @@ def privacy_report(tree: DataTree) -> str:
     Parameters
     ----------
     tree : DataTree
-        As `pymc_dp.sample` returned it, or as read back from disk.
+        The result of `pymc_dp.sample`, also as read back from disk.
 
     Raises
     ------
     InvalidArgument
-        If it is no tree.
+        If `tree` is not a DataTree.
     """
     if isinstance(tree, DataTree) and "privacy" not in tree:
         return (
-            "NO GUARANTEE: this tree has no group `privacy`, so it is not what a private run returned. Its groups "
+            "NO GUARANTEE: this tree has no group `privacy`, so it is not the result of a private run. Its groups "
             f"({', '.join(sorted(map(str, tree.children)))}) may hold the data: do not publish it. If it was computed "
             "from a private result, report on that result."
         )
     facts = facts_of(tree)
-    lines = how_it_ended(facts)
+    lines = end_of_run_in_words(facts)
     if added := sorted(set(tree.children) - _OWN_GROUPS):
         lines.append(
             f"GROUPS ADDED AFTER THE RUN: {', '.join(added)}. They are not covered and may hold the data: PyMC's "
@@ -141,7 +138,7 @@ def privacy_report(tree: DataTree) -> str:
             *(f"  {line}." for line in (meaning, *replaced)),
         ]
     else:
-        lines.append("Guarantee: NONE. The budget's epsilon is infinite: the result shows the table as it is.")
+        lines.append("Guarantee: NONE. The budget's epsilon is infinite: the result reveals the table.")
     lines += [
         *tempering_in_words(tempering_of(facts)),
         f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "

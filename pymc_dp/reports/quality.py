@@ -1,4 +1,4 @@
-"""The quality of a private run's draws in figures, from its published tree, and the verdict that they lead to."""
+"""Measures of the quality of a private run's draws, from its published tree, and the verdict that follows from them."""
 
 import json
 import math
@@ -17,35 +17,35 @@ from pymc_dp.reports.published import acceptance_tests_of, facts_of, kinds_of, t
 
 GOOD_EFFECTIVE_DRAWS = 200
 _GOOD_R_HAT = 1.05
-#: A noisy figure is harmless up to the first number, if with its noise it is up to the second.
-HARMLESS_CLIP_FRACTION = (0.01, 0.02)
+#: A noisy measure is acceptable up to the first number, if measure plus noise are up to the second.
+ACCEPTABLE_CLIP_FRACTION = (0.01, 0.02)
 #: In standard deviations of the draws.
-HARMLESS_CLIP_BIAS = (0.75, 1.0)
-#: No mean is off by more of the draws' standard deviations. Of 572 preludes at epsilon 1 this limit condemned 30, of
-#: which 20 had intervals that hold. One on the root mean square over parameters condemned 15, of which 6 had, and
-#: called a hierarchy in the non-centred form usable whose scale was 50 standard deviations off.
-HARMLESS_SURROGATE_ERROR = (0.5, 0.75)
-#: By so many standard deviations of its noise a figure is above what is harmless.
+ACCEPTABLE_CLIP_BIAS = (0.75, 1.0)
+#: Limit of the largest error of a mean, in standard deviations of the draws. Of 572 preludes at epsilon 1 it rejected
+#: 30, of which 20 had intervals with good coverage. A limit on the root mean square over parameters rejected 15, of
+#: which 6 had, and accepted a hierarchy in the non-centred form whose scale was 50 standard deviations off.
+ACCEPTABLE_SURROGATE_ERROR = (0.5, 0.75)
+#: A measure exceeds a limit if it does so by this many standard deviations of its noise.
 _BEYOND_NOISE = 2.0
-#: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
+#: Largest ratio of widths of the draws and the surrogate, and of a width and its possible value under noise.
 _LARGEST_WIDTH_RATIO = 3.0
-#: Where draws of most parameters are too narrow by less than this factor, few parameters are doubtful: they are named.
-#: A choice: of 57 preludes on 13 tables 13 had 1.4 to 1.6, 12 of them with intervals that hold, and none had more.
+#: If the median parameter may be too narrow by less than this factor, the report names the few doubtful parameters.
+#: Chosen: of 57 preludes on 13 tables 13 had 1.4 to 1.6, 12 of them with good coverage, and none had more.
 _DOUBTFUL_EVERYWHERE = 1.7
-#: Up to this factor a wider posterior is about as good as without privacy.
+#: Up to this factor of widening, a posterior is about as precise as without privacy.
 _PRECISE_WIDENING = 1.5
-#: Draws as wide as this part of the prior, or wider: the table tells less than a quarter of what the prior does.
+#: Draws at least as wide as this part of the prior: the table has less than a quarter of the prior's information.
 _WIDTH_OF_PRIOR = 0.9
-#: Up to so many standard deviations of the draws it hardly matters that noise lets the prior count for more.
-_HARMLESS_PULL = 1.0
-#: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
+#: Acceptable shift of a mean towards the prior because of noise, in standard deviations of the draws.
+_ACCEPTABLE_PULL = 1.0
+#: Wider draws are mostly noise; at a larger distance from the centre, in posterior sd, the search has failed.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
-#: NUTS's trajectories that diverge, of all: some do at narrow places of any hierarchy.
+#: Acceptable part of diverging trajectories of NUTS: some diverge in the narrow parts of any hierarchy.
 _FEW_DIVERGING = 0.01
-#: How much members vary is what is left when the noise is taken off: with more than this times as much noise, an error
-#: of a third in what is known of the noise is as large.
+#: The variance of members is the difference of the observed variance and the noise: with more than this times as much
+#: noise, an error of a third in the variance of the noise is as large as the variance of members.
 _LARGEST_NOISE_OF_MEMBERS = 3.0
-#: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
+#: The allowance for noise of the curvature is of first order, which is too small where that noise dominates.
 _LARGEST_CURVATURE_SHARE = 0.5
 
 
@@ -58,9 +58,9 @@ class ClipFraction:
     fraction : float
         The mean released share.
     noise_std : float
-        Standard deviation of the noise in it; 0 if it is exact.
+        Standard deviation of its noise; 0 if it is exact.
     role : {"decides", "drives", "other"}
-        What such releases do in the run.
+        The role of these releases in the run.
     """
 
     fraction: float
@@ -69,13 +69,13 @@ class ClipFraction:
 
     @property
     def known(self) -> bool:
-        """Whether it was released."""
+        """Whether the share was released."""
         return math.isfinite(self.fraction) and math.isfinite(self.noise_std)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good the draws of a private run are.
+    """The quality of the draws of a private run.
 
     Attributes
     ----------
@@ -86,62 +86,62 @@ class Quality:
     r_hat : float
         Largest R-hat of any parameter.
     effective_draws : float
-        Smallest bulk effective sample size of any parameter, and no more than there are different draws.
+        Smallest bulk effective sample size of any parameter, and at most the number of distinct draws.
     test_noise : float
         Median standard deviation of the noise in the log-ratio of the acceptance test. Below about 1 it hardly
-        costs acceptance, above 3 hardly anything is accepted.
+        reduces acceptance, above 3 hardly any proposal is accepted.
     clip_fractions : dict of str to ClipFraction
         Released share of clipped units, by published kind of release.
     diverging : float
         Share of trajectories that reached values that are not finite.
     clip_bias, clip_bias_noise_std : float
-        By how many standard deviations of the draws clip bounds may have moved their mean, approximately an upper
-        bound, and the noise of that figure. NaN where the sampler does not report it.
+        Approximate upper bound of the bias of means by clip bounds, in standard deviations of the draws, and the noise
+        of that bound. NaN where the sampler does not report it.
     centre_distance : float
         Distance from the expansion point to the mean of the surrogate, in posterior standard deviations, root mean
         square over directions. NaN for other samplers.
     tested : bool
-        Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
+        Whether moves passed an acceptance test. Without a test, clipped gradients and the step size bias the draws.
     tempering : float
         The power of the likelihood in the target of the draws; 1 for the posterior.
     stuck : tuple of str
         Parameters, or chains, that never moved.
     missing : tuple of str
-        Diagnostics that a verdict needs and that the run did not release.
+        Diagnostics that a verdict requires and that the run did not release.
     narrowest, widest : float
-        The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
-        that they were proposed from. NaN for samplers without one.
+        The least and the largest standard deviation of the draws in any direction, relative to the surrogate
+        that they were proposed from. NaN for samplers without a surrogate.
     doubtful_width : float
-        By what factor noise of the released curvature may have made the draws too narrow, in the direction where that
-        is most. NaN where no curvature was released.
+        The largest factor, over directions, by which noise of the released curvature may have made the draws too
+        narrow. NaN where no curvature was released.
     doubtful : tuple of str
     typical_doubtful_width : float
-        Parameters, on the unconstrained scale, of which draws may be more than three times too narrow by that; and the
-        median of the factor over parameters. Empty and NaN where no likelihood was released.
+        Parameters, on the unconstrained scale, whose draws may be more than three times too narrow for this reason; and
+        the median of the factor over parameters. Empty and NaN where no likelihood was released.
     noise_of_members : float
-        The noise of privacy in members of groups, over what their hierarchical prior lets them vary: median of
-        variances. NaN where there is no hierarchy.
+        Variance of privacy noise in members of groups, over their variance under the hierarchical prior: the median.
+        NaN where there is no hierarchy.
     curvature_share : float
-        What part of the noise in the likelihood's maximum is that of the curvature, over the distance from the
-        expansion point. NaN where draws are tested, or no curvature was released.
+        The part of the noise in the likelihood's maximum that comes from the curvature's noise, over the distance from
+        the expansion point. NaN where draws are tested, or no curvature was released.
     widening : float
-        How many times as wide as without privacy the draws are, root mean square over parameters. NaN for other
+        Ratio of the draws' widths with and without privacy, root mean square over parameters. NaN for other
         samplers.
     widening_by_noise : float
-        The same by noise alone: without what is allowed for bias by clip bounds.
+        The same ratio for noise alone, without the allowance for bias by clip bounds.
     most_widened : str
     largest_widening : float
-        The parameter, on the unconstrained scale, that privacy widens most, and how many times. Empty and NaN where no
-        likelihood was released.
+        The parameter, on the unconstrained scale, that privacy widens most, and its ratio of widths. Empty and NaN
+        where no likelihood was released.
     as_prior : tuple of str
-        Parameters, on the unconstrained scale, of which draws are about as wide as the model's prior.
+        Parameters, on the unconstrained scale, whose draws are about as wide as the model's prior.
     most_pulled : str
     prior_pull : float
-        The parameter, on the unconstrained scale, that the prior moves most beyond what it would without privacy, and
-        by how many standard deviations of the draws. Empty and NaN where no likelihood was released.
+        The parameter, on the unconstrained scale, whose mean privacy noise shifts most towards the prior, and the shift
+        in standard deviations of the draws. Empty and NaN where no likelihood was released.
     surrogate_error, surrogate_error_noise_std : float
-        By how many standard deviations of the draws their mean may be off, because the log-likelihood is not its
-        expansion, and the noise of that figure. NaN where tests correct it, and for other samplers.
+        Possible error of the draws' mean, in their standard deviations, from the difference between the log-likelihood
+        and its expansion, and the noise of that figure. NaN where tests correct it, and for other samplers.
     """
 
     draws: int
@@ -177,23 +177,23 @@ class Quality:
 
     @property
     def biased(self) -> bool:
-        """Whether clipping of what the draws depend on moves the posterior: without a test, that of gradients, too."""
+        """Whether clipping biases the draws; without an acceptance test, clipping of gradients counts, too."""
         return bool(self.biased_by)
 
     @property
     def biased_by(self) -> list[str]:
-        """What clipping is beyond what is harmless, and beyond its noise."""
+        """Names of the measures of clipping that exceed their limits beyond their noise."""
         return [
-            name
-            for name, (figure, noise, (harmless, _)) in self._of_clipping().items()
-            if _above(figure, noise, harmless)
+            name for name, (figure, noise, (limit, _)) in self._of_clipping().items() if _above(figure, noise, limit)
         ]
 
     @property
     def reasons_against(self) -> list[str]:
-        """Why the draws are no draws from the posterior."""
-        reasons = [f"{name}: so many units are clipped that the draws follow another law" for name in self.biased_by]
-        if _above(self.surrogate_error, self.surrogate_error_noise_std, HARMLESS_SURROGATE_ERROR[0]):
+        """Reasons why the draws cannot be used as draws from the posterior."""
+        reasons = [
+            f"{name}: so many units are clipped that the draws follow another distribution" for name in self.biased_by
+        ]
+        if _above(self.surrogate_error, self.surrogate_error_noise_std, ACCEPTABLE_SURROGATE_ERROR[0]):
             reasons.append(
                 "the surrogate misses so much of the log-likelihood that means may be off by "
                 f"{self.surrogate_error:.2g} sd of the draws: the posterior is not near normal, or the centre is far"
@@ -217,8 +217,8 @@ class Quality:
             )
         if self.noise_of_members > _LARGEST_NOISE_OF_MEMBERS:
             reasons.append(
-                f"the variance of the noise in members of groups is {self.noise_of_members:.2g} times what their prior "
-                "is told to have: how much they vary is hardly known, and intervals may be too narrow"
+                f"the variance of the noise in members of groups is {self.noise_of_members:.2g} times that of their "
+                "prior: how much they vary is hardly known, and intervals may be too narrow"
             )
         if self.curvature_share > _LARGEST_CURVATURE_SHARE:
             reasons.append(
@@ -237,11 +237,11 @@ class Quality:
 
     @property
     def reasons_unknown(self) -> list[str]:
-        """What would have to be known of the draws to call them usable."""
+        """Missing or too noisy information without which the draws cannot be called usable."""
         figures = self._of_clipping()
         if math.isfinite(self.surrogate_error):
             name = "what the surrogate misses"
-            figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, HARMLESS_SURROGATE_ERROR)
+            figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, ACCEPTABLE_SURROGATE_ERROR)
         others = [] if self.tested else ["no test corrects for the step size and the drawing of batches"]
         if math.isfinite(self.surrogate_error) and self.diverging > _FEW_DIVERGING:  # drawn by NUTS, from a surrogate
             others.append(
@@ -250,16 +250,16 @@ class Quality:
         return [
             *(f"not released: {name}" for name in self.missing),
             *(
-                f"{name}: {figure:.3g} ± {noise:.2g}, which with its noise is on either side of the limit, {harmless:g}"
-                for name, (figure, noise, (harmless, with_noise)) in figures.items()
-                if not (figure <= harmless and figure + noise <= with_noise) and not _above(figure, noise, harmless)
+                f"{name}: {figure:.3g} ± {noise:.2g}, which with its noise is on either side of the limit, {limit:g}"
+                for name, (figure, noise, (limit, with_noise)) in figures.items()
+                if not (figure <= limit and figure + noise <= with_noise) and not _above(figure, noise, limit)
             ),
             *others,
         ]
 
     @property
     def verdict(self) -> Literal["usable", "not usable", "unknown"]:
-        """Whether the draws can be used as draws from the posterior. What is not known is never taken for usable."""
+        """Whether the draws can be used as draws from the posterior; "usable" never rests on missing information."""
         if self.reasons_against:
             return "not usable"
         return "unknown" if self.reasons_unknown else "usable"
@@ -271,37 +271,37 @@ class Quality:
 
     @property
     def hangs_on_prior(self) -> bool:
-        """Whether noise lets the prior move some parameter's mean much more than it would without privacy."""
-        return self.prior_pull > _HARMLESS_PULL
+        """Whether the prior shifts some parameter's mean much more than it would without privacy noise."""
+        return self.prior_pull > _ACCEPTABLE_PULL
 
     @property
     def imprecise(self) -> bool:
-        """Whether privacy makes the draws much wider: intervals say less than they could."""
+        """Whether privacy makes the draws much wider than the posterior without privacy."""
         return self.widening > _PRECISE_WIDENING
 
     def _of_clipping(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
-        """Return noisy figures on clipping that matters, by name: value, noise and limits."""
+        """Return the noisy measures of clipping that may bias the draws, by name: value, noise and limits."""
         figures = {
-            f"clipping in {kind_in_words(kind)}": (clipped.fraction, clipped.noise_std, HARMLESS_CLIP_FRACTION)
+            f"clipping in {kind_in_words(kind)}": (clipped.fraction, clipped.noise_std, ACCEPTABLE_CLIP_FRACTION)
             for kind, clipped in self.clip_fractions.items()
             if moves_draws(clipped.role, tested=self.tested)
         }
         if math.isfinite(self.clip_bias):
-            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, HARMLESS_CLIP_BIAS)
+            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, ACCEPTABLE_CLIP_BIAS)
         return figures
 
 
-def _above(figure: float, noise_std: float, harmless: float) -> bool:
-    return figure - _BEYOND_NOISE * noise_std > harmless
+def _above(figure: float, noise_std: float, limit: float) -> bool:
+    return figure - _BEYOND_NOISE * noise_std > limit
 
 
 def moves_draws(role: Role, *, tested: bool) -> bool:
-    """Return whether clipping of such releases moves the draws: of what decides on moves, or drives them untested."""
+    """Return whether clipping in a role biases the draws: it decides on moves, or drives moves that are not tested."""
     return role == "decides" or (role == "drives" and not tested)
 
 
 def kind_in_words(kind: str) -> str:
-    """Return a kind of releases as a text names one: ``a log-ratio``."""
+    """Return a kind of releases with its article: ``a log-ratio``."""
     return f"a {kind.replace('_', '-')}"
 
 
@@ -311,12 +311,12 @@ def quality(tree: DataTree) -> Quality:
     Parameters
     ----------
     tree : DataTree
-        As `pymc_dp.sample` returned it, or as read back from disk.
+        The result of `pymc_dp.sample`, also as read back from disk.
 
     Raises
     ------
     InvalidArgument
-        If it is no result of a private run, or holds no draws.
+        If `tree` is not the result of a private run, or holds no draws.
     """
     facts = facts_of(tree)
     if "posterior" not in tree:
@@ -376,7 +376,7 @@ def quality(tree: DataTree) -> Quality:
 
 
 def _largest(released: xr.Dataset, name: str, draws: xr.Dataset) -> tuple[str, float]:
-    """Return the label of the parameter with the largest absolute figure, and that; none of earlier versions' trees."""
+    """Return the label and the absolute value of the largest entry; "" and NaN for trees of earlier versions."""
     figures = abs(released[name].dropna("parameter")) if name in released else xr.DataArray([])
     if not figures.size:
         return "", math.nan
@@ -385,7 +385,7 @@ def _largest(released: xr.Dataset, name: str, draws: xr.Dataset) -> tuple[str, f
 
 
 def _beyond(released: xr.Dataset, name: str, least: float, draws: xr.Dataset) -> tuple[str, ...]:
-    """Return the labels of parameters with so large a figure; none of trees of earlier versions, which lack it."""
+    """Return the labels of parameters with entries of at least `least`; none for trees of earlier versions."""
     if name not in released:
         return ()
     figures = released[name]
@@ -393,21 +393,21 @@ def _beyond(released: xr.Dataset, name: str, least: float, draws: xr.Dataset) ->
 
 
 def _labelled(parameter: str, draws: xr.Dataset) -> str:
-    """Return the name of an entry with the draws' coordinates for its places, as in ArviZ's tables; else as it is."""
+    """Return the name of an entry with the draws' coordinates instead of indices, as in ArviZ's tables."""
     found = re.fullmatch(r"(.+)\[([\d, ]+)\]", parameter)
-    if found is None or found[1] not in draws:  # no array, or on another scale than the draws
+    if found is None or found[1] not in draws:  # not an array, or on another scale than the draws
         return parameter
     places = zip(draws[found[1]].dims[2:], found[2].split(","), strict=True)
     return f"{found[1]}[{', '.join(str(draws[dim].values[int(place)]) for dim, place in places)}]"
 
 
 def _clip_fraction(stats: xr.Dataset, name: str, role: Role) -> ClipFraction:
-    """Return the mean of a released clip fraction, with that mean's noise."""
+    """Return the mean of a released clip fraction, and the noise of that mean."""
     values, noise = (np.ravel(stats[each].values) for each in (name, noise_std_of(name)))
     counted = np.isfinite(values)
     if not counted.any():
         return ClipFraction(math.nan, math.nan, role)
-    # Equal values are those of one count, or are taken for one, which makes the noise of the mean no smaller.
+    # Equal values count as a single release, which never understates the noise of the mean.
     _, first, draws = np.unique(values[counted], return_index=True, return_counts=True)
     weights = draws / counted.sum()
     noise_std = float(np.sqrt(np.sum((weights * noise[counted][first]) ** 2)))

@@ -1,4 +1,4 @@
-"""`quality_report`: the verdict on the draws of a private run in sentences, and what would help."""
+"""`quality_report`: the verdict on the draws of a private run as text, with advice."""
 
 import json
 import math
@@ -8,36 +8,36 @@ from typing import Any
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
-from pymc_dp.reports.published import all_gaussian, facts_of, how_it_ended, tempering_in_words
-from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, HARMLESS_SURROGATE_ERROR, Quality, kind_in_words, quality
+from pymc_dp.reports.published import all_gaussian, end_of_run_in_words, facts_of, tempering_in_words
+from pymc_dp.reports.quality import ACCEPTABLE_SURROGATE_ERROR, GOOD_EFFECTIVE_DRAWS, Quality, kind_in_words, quality
 
 _GOOD_CENTRE_DISTANCE = 3.0
-#: From this factor on it is said what makes draws wider than noise does.
+#: From this ratio of widths on, the report states the cause, or the parameter.
 _MUCH_WIDER = 1.2
-#: So many parameters are named in a sentence.
+#: Largest number of parameters that a sentence names.
 _MOST_NAMED = 5
 
 
 def quality_report(tree: DataTree) -> str:
-    """Return how good the draws are, whether they are usable and what would make them so, as text.
+    """Return a report on the quality of the draws: measures, verdict, and advice where they are not usable.
 
     Parameters
     ----------
     tree : DataTree
-        As `pymc_dp.sample` returned it, or as read back from disk.
+        The result of `pymc_dp.sample`, also as read back from disk.
 
     Raises
     ------
     InvalidArgument
-        If it is no result of a private run.
+        If `tree` is not the result of a private run.
     """
     facts = facts_of(tree)
     if "posterior" not in tree:
-        return "\n".join([*how_it_ended(facts), "NOT usable: the run ended before the first draw after tuning."])
+        return "\n".join([*end_of_run_in_words(facts), "NOT usable: the run ended before the first draw after tuning."])
     found = quality(tree)
     by = "" if found.tested else " (there is no test)"
     lines = [
-        *how_it_ended(facts),
+        *end_of_run_in_words(facts),
         f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
         f"effective draws at least {found.effective_draws:.0f}",
         *tempering_in_words(found.tempering),
@@ -56,12 +56,12 @@ def quality_report(tree: DataTree) -> str:
         )
     lines += surrogate_in_words(found)
     if found.diverging > 0.0:
-        what_helps = (
+        remedy = (
             "PrivateLikelihood(result, model).sample(target_accept=0.95) draws again at no cost"
             if "private_likelihood" in tree
             else "use a smaller step size or larger mass_matrix"
         )
-        lines.append(f"{found.diverging:.1%} of the trajectories diverged: {what_helps}")
+        lines.append(f"{found.diverging:.1%} of the trajectories diverged: {remedy}")
     if found.biased:
         lines.append("BIASED by clipping. " + _against_clipping(facts))
     match found.verdict:
@@ -92,12 +92,12 @@ def quality_report(tree: DataTree) -> str:
                 f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. Neither means nor intervals are to be "
                 "trusted."
             )
-            lines += _what_would_help(facts, found, draws_are_free="private_likelihood" in tree)
+            lines += _advice(facts, found, draws_are_free="private_likelihood" in tree)
     return "\n".join(lines)
 
 
 def surrogate_in_words(found: Quality) -> list[str]:
-    """Say how wide and how good the surrogate is that draws come from, if they do."""
+    """Return lines on the width and the quality of the surrogate; none for samplers without a surrogate."""
     lines = []
     if float(f"{found.widening:.2g}") > 1.0:
         by_noise = found.widening_by_noise
@@ -108,28 +108,28 @@ def surrogate_in_words(found: Quality) -> list[str]:
         )
         if found.largest_widening > _MUCH_WIDER * found.widening:
             lines.append(
-                f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may say more "
-                "than what was released"
+                f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may have more "
+                "information than the releases"
             )
     if found.as_prior:
-        lines.append(f"of {_named(found.as_prior)} draws are as wide as the prior: noise hides what few rows say of it")
+        lines.append(f"draws of {_named(found.as_prior)} are as wide as the prior: noise hides what few rows tell")
     if found.hangs_on_prior:
         lines.append(
             f"beside noise the prior counts for more: it moves {found.most_pulled} by {found.prior_pull:.2g} sd of the "
-            "draws beyond what it would without privacy. Whether results hang on it costs nothing to see: "
+            "draws beyond what it would without privacy. A comparison with other priors costs nothing: "
             "PrivateLikelihood(result, model).sample(priors=...)"
         )
     if found.doubtful:
         lines.append(
-            f"of {_named(found.doubtful)} draws may be more than three times too narrow: noise hides their curvature"
+            f"draws of {_named(found.doubtful)} may be more than three times too narrow: noise hides their curvature"
         )
     if math.isfinite(found.surrogate_error):
         noise, how = f" ± {found.surrogate_error_noise_std:.2g}", "released; "
-        if found.surrogate_error_noise_std == 0.0:  # computed of what is known
+        if found.surrogate_error_noise_std == 0.0:  # computed without a release of its own
             noise = how = ""
         lines.append(
             "what the surrogate misses of the log-likelihood may have moved means by "
-            f"{found.surrogate_error:.2g}{noise} sd of the draws ({how}up to {HARMLESS_SURROGATE_ERROR[0]:g} is good)"
+            f"{found.surrogate_error:.2g}{noise} sd of the draws ({how}up to {ACCEPTABLE_SURROGATE_ERROR[0]:g} is good)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
         lines.append(
@@ -141,13 +141,13 @@ def surrogate_in_words(found: Quality) -> list[str]:
 
 
 def _named(parameters: tuple[str, ...]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = len(parameters) - _MOST_NAMED
     return ", ".join(parameters[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _against_clipping(facts: Mapping[str, Any]) -> str:
-    """Say what fewer clipped units take, by the sampler."""
+    """Return advice for fewer clipped units, by sampler."""
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
@@ -155,18 +155,18 @@ def _against_clipping(facts: Mapping[str, Any]) -> str:
         "or pass clip_gradient",
     }
     samplers = {step["sampler"] for step in json.loads(facts["steps"])}
-    said = [advice[name] for name in advice if name in samplers]
+    found = [advice[name] for name in advice if name in samplers]
     if samplers - set(advice):
-        said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
+        found.append("raise the clip bound (clip_gradient, clip_log_ratio)")
     first = "" if "dp_surrogate_hmc" in samplers else "A larger epsilon does not help. "
-    return f"{first}What helps: {'; '.join(said)}; or bound the data by public limits."
+    return f"{first}What helps: {'; '.join(found)}; or bound the data by public limits."
 
 
-def _what_would_help(facts: Mapping[str, Any], found: Quality, *, draws_are_free: bool) -> list[str]:
-    """Say by how much the budget would have to grow, by the scaling of the test noise.
+def _advice(facts: Mapping[str, Any], found: Quality, *, draws_are_free: bool) -> list[str]:
+    """Return advice on draws that are not usable: often a larger budget or table, by the scaling of the test noise.
 
-    At the same acceptance, the number of draws is proportional to rho, and a log-ratio's noise at the posterior's
-    width falls with the square root of the number of units: the product of rho and the number of units decides.
+    At the same acceptance, the number of draws is proportional to rho, and the noise of a log-ratio at the posterior's
+    width to n^(-1/2), with n units: the product of rho and n decides.
     """
     if not found.tested:
         return ["What would help with this sampler: more draws, or steps as large as their bias allows."]
@@ -183,17 +183,16 @@ def _what_would_help(facts: Mapping[str, Any], found: Quality, *, draws_are_free
             return ["More draws cost nothing: PrivateLikelihood(result, model).sample(draws=4000, target_accept=0.95)."]
         return ["What would help with this sampler: more draws, and moves that are accepted more often."]
     factor = GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
-    if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks
-        said = found.biased and "dp_surrogate_hmc" in facts["steps"]
-        return [] if said else ["More units or a larger epsilon are not what it takes: see the reasons."]
+    if factor <= 1.0:  # neither the number of draws nor the noise of tests is the cause
+        advised = found.biased and "dp_surrogate_hmc" in facts["steps"]
+        return [] if advised else ["More units or a larger epsilon are not what it takes: see the reasons."]
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
     units = f"{factor:.2g} times as many units at this epsilon"
     if "n_units" in facts:
-        there_are = facts["n_units"]
-        units = f"some {math.ceil(there_are * factor):,} units at this epsilon (there are {there_are:,})"
-    now = facts["epsilon"]
-    larger = float(f"{max(epsilon, now):.3g}")
+        n_units = facts["n_units"]
+        units = f"some {math.ceil(n_units * factor):,} units at this epsilon (there are {n_units:,})"
+    larger = float(f"{max(epsilon, facts['epsilon']):.3g}")
     return [
         f"For enough effective draws with this sampler, roughly: {units}, or epsilon {larger:,g} on these "
-        f"(it was {now:.3g})."
+        f"(it was {facts['epsilon']:.3g})."
     ]

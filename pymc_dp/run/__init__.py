@@ -1,1 +1,1 @@
-"""A private run: read, plan, rehearse, charge, sample, publish."""
+"""A private run: reading the model, plan, dry run, charge, sampling, publication."""

@@ -1,7 +1,7 @@
-"""How a run ends, and the draws that it has finished by then.
+"""The end of a run, and the draws that are complete by then.
 
-PyMC tells a callback of every draw, in the main process, whether chains run here or in processes of their own, and
-hands it the trace that holds the draw. The draws in those traces were paid for: they come back however the run ends.
+PyMC calls a callback for every draw, in the main process, also for chains in other processes, and passes the trace
+that holds the draw. The draws in those traces were charged: they are returned however the run ends.
 """
 
 import json
@@ -25,15 +25,15 @@ from pymc_dp.release.interface import ReleasesOfIteration
 
 
 class Interrupted(BaseException):
-    """Ctrl-C, under a name that PyMC does not catch. It never leaves `pymc_dp.sample`."""
+    """Ctrl-C as an exception that PyMC does not catch. It never leaves `pymc_dp.sample`."""
 
 
 @contextmanager
 def ending_the_run() -> Iterator[None]:
-    """Raise `Interrupted` at Ctrl-C, in this process and its main thread, where nobody else handles it.
+    """Raise `Interrupted` at Ctrl-C, in the main thread of this process, unless another handler is installed.
 
-    PyMC would take a KeyboardInterrupt for the end of one chain, and go on with the next. Worker processes get one as
-    before: they end quietly. A second Ctrl-C is a KeyboardInterrupt.
+    PyMC would end one chain at a KeyboardInterrupt, and continue with the next. Worker processes still get a
+    KeyboardInterrupt, at which they end quietly, and so does this process at a second Ctrl-C.
     """
     before, process = signal.getsignal(signal.SIGINT), os.getpid()
     if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
@@ -52,10 +52,10 @@ def ending_the_run() -> Iterator[None]:
 
 
 class FinishedDraws:
-    """A callback of `pm.sample` that keeps hold of every chain's trace and passes each draw on to the user's callback.
+    """A callback of `pm.sample` that keeps every chain's trace and calls the user's callback with each draw.
 
-    `callback_failed` says whether the user's has raised, `chains_release` whether chains may release something: PyMC's
-    NUTS does not.
+    `callback_failed` is whether the user's callback has raised, `chains_release` whether chains may release anything:
+    PyMC's NUTS does not.
     """
 
     def __init__(self, callback: Callable[..., Any] | None) -> None:
@@ -64,24 +64,24 @@ class FinishedDraws:
         self.callback_failed, self.chains_release = False, True
 
     def __call__(self, trace: BaseTrace, draw: Any) -> None:
-        """Note a draw."""
+        """Keep the trace of a draw, and call the user's callback."""
         self._traces[int(draw.chain)] = trace
         if self._callback is None:
             return
         try:
             self._callback(trace=trace, draw=draw)
-        except KeyboardInterrupt as interrupt:  # as PyMC documents it, but of the whole run
+        except KeyboardInterrupt as interrupt:  # PyMC documents that it ends sampling; here it ends the whole run
             raise Interrupted from interrupt
         except BaseException:
             self.callback_failed = True
             raise
 
     def iterations(self, chains: int) -> list[int]:
-        """Return the number of finished iterations, tuning included, of each planned chain."""
+        """Return the number of complete iterations, tuning included, of each planned chain."""
         return [len(self._traces[chain]) if chain in self._traces else 0 for chain in range(chains)]
 
     def releases(self, n_steps: int) -> Iterator[tuple[int, int, int, ReleasesOfIteration]]:
-        """Yield chain, iteration and place of the step, with the releases that it made there, in order."""
+        """Yield chain, iteration, index of the step, and the releases of the step in that iteration, in order."""
         for chain in sorted(self._traces) if self.chains_release else ():
             trace = self._traces[chain]
             of_steps = [trace.get_sampler_stats("releases", place) for place in range(n_steps)]
@@ -90,19 +90,17 @@ class FinishedDraws:
                     yield chain, iteration, place, of_steps[place][iteration]
 
     def tree(self, model: Model, tune: int, idata_options: Mapping[str, Any] | None) -> DataTree:
-        """Return PyMC's tree of the chains and draws that make the largest rectangle; an empty one without any draw.
+        """Return PyMC's tree of the largest rectangle of chains and draws; an empty tree without any draws.
 
-        The rectangle is that with most draws after tuning, or else of tuning.
+        The rectangle has the most draws after tuning, or else the most tuning draws.
         """
         lengths = {chain: len(trace) for chain, trace in self._traces.items()}
         left_out = tune if any(length > tune for length in lengths.values()) else 0
         longer = {chain: length for chain, length in lengths.items() if length > left_out}
         if not longer:
             return DataTree()
-        lengths_left = longer.values()
-        best = max(
-            lengths_left, key=lambda length: (length - left_out) * sum(other >= length for other in lengths_left)
-        )
+        found = longer.values()
+        best = max(found, key=lambda length: (length - left_out) * sum(other >= length for other in found))
         chains = sorted(chain for chain, length in longer.items() if length >= best)
         tree = _sample_return(
             run=None,
@@ -122,10 +120,10 @@ class FinishedDraws:
         )
         return numbered
 
-    def one_after_the_other(self, names: Sequence[str], tune: int, like: xr.Dataset) -> xr.Dataset:
-        """Return every draw of every chain after tuning, however many each has made, along the dim ``sample``.
+    def concatenated(self, names: Sequence[str], tune: int, like: xr.Dataset) -> xr.Dataset:
+        """Return all draws after tuning of all chains, whose lengths may differ, along the dim ``sample``.
 
-        `names` are the variables that may leave; `like` holds some of the draws by chain and draw, with their dims.
+        `names` are the publishable variables; `like` holds some of the draws by chain and draw, with their dims.
         """
         kept = {chain: len(trace) - tune for chain, trace in sorted(self._traces.items()) if len(trace) > tune}
         variables = {
@@ -147,8 +145,8 @@ class FinishedDraws:
         return xr.Dataset(variables, coords=coords, attrs={"description": description})
 
 
-def how_it_ended(error: BaseException | None, iterations: Sequence[int], tune: int, draws: int) -> dict[str, Any]:
-    """Return the facts of a run's end, for the result's metadata: in words that hold nothing but types of errors."""
+def end_of_run(error: BaseException | None, iterations: Sequence[int], tune: int, draws: int) -> dict[str, Any]:
+    """Return the metadata of a run's end; of other packages' errors they contain the type alone."""
     complete = all(made == tune + draws for made in iterations)
     facts: dict[str, Any] = {"complete": int(complete)}
     if not complete:
@@ -159,7 +157,7 @@ def how_it_ended(error: BaseException | None, iterations: Sequence[int], tune: i
 
 
 def reason(error: BaseException | None) -> str:
-    """Return why a run has ended, without messages of errors that are not this package's own: they may hold data."""
+    """Return the reason of a run's end, without messages of errors that are not this package's: they may hold data."""
     if error is None or isinstance(error, KeyboardInterrupt | Interrupted):
         return "it was interrupted"
     if isinstance(error, EOFError | ConnectionError):

@@ -1,7 +1,7 @@
-"""The likelihood of a private table, released once: a normal density that knows of the noise in it.
+"""The likelihood of a private table, released once: a normal density that accounts for privacy noise.
 
-What was released is kept, and no data. With priors it is an ordinary PyMC model, which any sampler of PyMC draws from,
-again and again, with other priors too: all of that is free of further privacy cost.
+It consists of released values alone. With priors it is an ordinary PyMC model, from which any sampler of PyMC draws any
+number of times, with other priors too, without further privacy cost.
 """
 
 import contextlib
@@ -36,35 +36,34 @@ from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, prior_curvature
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 
-#: Groups of a result: what was released, and what is drawn.
+#: Groups of a result: those of draws, and those of releases.
 _OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
-#: Options of a private run, and models and steps made beforehand: `sample` makes both of the likelihood.
+#: Options of a private run, and the model and step, which `PrivateLikelihood.sample` makes itself.
 _OF_THE_RELEASE = frozenset({"budget", "data", "unit", "unit_index", "model", "step"})
-#: Options of `pm.sample` with which PyMC makes a step of its own.
+#: Options of `pm.sample` with which PyMC has to make the step itself.
 _MAKE_A_STEP = frozenset({"nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
 
 
 @dataclass(frozen=True, eq=False)
 class _Pilot:
-    """A sampler of priors times a likelihood, and what it was made of: draws of chains start where it leads."""
+    """A pilot: a sampler of priors times a likelihood, whose draws are the starting points of chains."""
 
     priors: Model
     prior: Prior
     belief: Belief
-    #: Of the density at its mode.
-    curvature: FloatArray
+    curvature: FloatArray  # of the density at its mode
     kernel: FreeHMC
     likelihood: xr.Dataset
 
     @functools.cached_property
     def posterior(self) -> Posterior:
-        """What NUTS draws from."""
+        """The density from which NUTS draws."""
         return Posterior(self.priors, self.likelihood, self.kernel.covariance, self.kernel.mean, self.prior)
 
 
 class PrivateLikelihood:
-    """A normal likelihood that knows of the noise in what was released: N(m̂; θ, H⁻¹ + V).
+    """A normal likelihood that accounts for the noise of the releases: N(m̂; θ, H⁻¹ + V).
 
     Parameters
     ----------
@@ -72,18 +71,18 @@ class PrivateLikelihood:
         The result of a private run with this likelihood: of `private_likelihood`, or of `pm.sample` with the default
         sampler.
     model : pm.Model, optional
-        Where the priors are taken from. Of a model that was built on the protected rows, these are left behind: its
-        observed variables, its data and what is computed of them.
+        The model that has the priors. Observed variables, data, and variables computed from them are left out, so that
+        nothing of the protected rows is kept.
 
     Raises
     ------
     InvalidArgument
-        If there is none in the tree, or the model has other parameters.
+        If the tree has no likelihood, or the model has other parameters.
 
     Notes
     -----
-    Near its maximum m the log-likelihood is quadratic with curvature H. What privacy hides of m has the covariance V:
-    noise of the releases, and an allowance for what clipping takes off (docs: "Control variates").
+    Near its maximum m the log-likelihood is quadratic with curvature H. The error of the released m̂ has covariance V:
+    noise of the releases, and an allowance for the effect of clipping (docs: "Control variates").
     """
 
     def __init__(self, tree: DataTree, model: Model | None = None) -> None:
@@ -100,27 +99,27 @@ class PrivateLikelihood:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The guarantee, and how it was kept: the attributes of the ``privacy`` group."""
+        """The guarantee and its mechanisms: the attributes of the ``privacy`` group."""
         return dict(self.tree["privacy"].attrs)
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures of the quality: clip bias, distance of the centre, widths. See ``docs/reference``."""
+        """Measures of quality: clip bias, distance of the centre, widths. See ``docs/reference``."""
         return {str(name): float(value) for name, value in self._dataset.attrs.items()}
 
     @property
     def mean(self) -> xr.DataArray:
-        """m̂, on the unconstrained scale, dims ``parameter``; NaN for parameters that only the prior knows."""
+        """m̂, on the unconstrained scale, dims ``parameter``; NaN for parameters that only the prior informs."""
         return self._dataset["mean"]
 
     @property
     def covariance(self) -> FloatArray:
-        """H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
+        """H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior informs."""
         return posterior.covariance_of(self._dataset)
 
     @property
     def without_noise(self) -> FloatArray:
-        """H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
+        """H⁻¹, shape (parameters, parameters): the covariance of the likelihood without privacy noise."""
         return posterior.covariance_without_noise(self._dataset)
 
     @property
@@ -134,7 +133,7 @@ class PrivateLikelihood:
         ----------
         priors : pm.Model, optional
             Other priors: a model without observed variables, with free variables of the same names, shapes and
-            transforms. Default: those of the model that the likelihood was released for.
+            transforms. Default: the priors of the model for which the likelihood was released.
 
         Raises
         ------
@@ -145,7 +144,7 @@ class PrivateLikelihood:
         return posterior.with_likelihood(model, ParameterVector(model), self._dataset)
 
     def _priors_from(self, priors: Model | None) -> Model:
-        """Return a copy of priors that were passed, else of the model's own."""
+        """Return a copy of the given priors, else of the model's own."""
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
         if priors is not None and posterior.holds_observations(priors):
@@ -153,35 +152,35 @@ class PrivateLikelihood:
         return posterior.priors_of(self._priors if priors is None else self._form_of(priors), None)
 
     def _form_of(self, model: Model) -> Model:
-        """Return the form of a model that has the parameters of the likelihood: centred or as it was written."""
+        """Return the model in the form that has the likelihood's parameters: centred, or as the user wrote it."""
         return form_of(model, {str(label).partition("[")[0] for label in self._dataset["parameter"].values})
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
-        """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
+        """Draw from the posterior with PyMC's own sampler, any number of times, without further privacy cost.
 
-        Members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
-        Chains start at draws of a pilot, which tells the mass matrix, too: a ``tune`` of 300 is enough.
+        Members of a hierarchy are drawn in the non-centred form: noise makes the centred one hard to sample.
+        Chains start at draws of a pilot, which also gives the mass matrix: a ``tune`` of 300 is enough.
 
         Parameters
         ----------
         draws : int
             Draws of each chain.
         priors : pm.Model, optional
-            As of `model`.
+            As in `model`.
         **options
             Passed to ``pm.sample``: ``tune``, ``chains`` (4), ``target_accept``, ``nuts_sampler``, ``random_seed``.
 
         Returns
         -------
         DataTree
-            As of ``pm.sample``, with the groups ``private_likelihood``, ``releases`` and ``privacy`` besides.
+            As of ``pm.sample``, with the additional groups ``private_likelihood``, ``releases`` and ``privacy``.
 
         Raises
         ------
         InvalidArgument
-            As of `model`.
+            As in `model`.
         UnsupportedOption
-            If an option is one of privacy, for these draws cost nothing, or a model or a step made beforehand.
+            If an option is one of private runs, as these draws cost no privacy, or is a model or a step.
         """
         options = {"chains": 4} | {name: value for name, value in options.items() if value is not None}
         if stray := sorted(_OF_THE_RELEASE & set(options)):
@@ -197,11 +196,11 @@ class PrivateLikelihood:
             raise UnsupportedOption("return_inferencedata=False would return no groups for what was released.")
         arguments, dataset = dict[str, Any](), self._dataset
         if _MAKE_A_STEP.isdisjoint(options):
-            with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
+            with contextlib.suppress(*NUMERICAL_FAILURES):  # then PyMC adapts a mass matrix by itself
                 pilot = self._own_pilot if priors is None else self._pilot(self._priors_from(priors))
                 arguments = self._with_nuts(pilot, options)
                 if priors is not None:
-                    dataset = self._beside_other_priors(pilot)
+                    dataset = self._with_other_priors(pilot)
         if not arguments:
             arguments = {"model": posterior.standardised(self.model(priors), self._dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
@@ -218,7 +217,7 @@ class PrivateLikelihood:
         return DataTree.from_dict(groups)
 
     def _with_nuts(self, pilot: _Pilot, options: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of `pm.sample`: NUTS as a pilot says, with those of the `options` that are its own."""
+        """Return arguments of `pm.sample` for NUTS with a pilot's settings, and move NUTS's `options` to them."""
         kernel, rng = pilot.kernel, np.random.default_rng(options.get("random_seed"))
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
         of_nuts = {name: options[name] for name in OF_NUTS if name in options}
@@ -229,11 +228,11 @@ class PrivateLikelihood:
 
     @functools.cached_property
     def _own_pilot(self) -> _Pilot:
-        """The pilot of the priors that the likelihood was released with: what it compiles serves all later draws."""
+        """The pilot of the likelihood's own priors, kept because its compiled functions serve all later draws."""
         return self._pilot(self._priors_from(None))
 
     def _pilot(self, priors: Model) -> _Pilot:
-        """Return a sampler of priors times this likelihood, adapted as that of a run is."""
+        """Return a pilot of priors times this likelihood, adapted as in a private run."""
         parameters = ParameterVector(priors)
         prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
         belief = Belief.from_dataset(self._dataset, places)
@@ -245,20 +244,20 @@ class PrivateLikelihood:
         kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
         return _Pilot(priors, prior, belief, curvature, kernel, self._dataset)
 
-    def _beside_other_priors(self, pilot: _Pilot) -> xr.Dataset:
-        """Return what was released, with the figures that these priors decide in place of those of the release's."""
+    def _with_other_priors(self, pilot: _Pilot) -> xr.Dataset:
+        """Return the released likelihood, with the figures that depend on priors computed for the pilot's priors."""
         places = posterior.places_of(self._dataset, ParameterVector(pilot.priors))
         by_parameter, figures = figures_beside_a_prior(pilot.belief, pilot.curvature, pilot.kernel)
         found = self._dataset.assign_attrs(figures)
         return found.assign({name: ("parameter", each[places]) for name, each in by_parameter.items()})
 
     def save(self, path: str | Path) -> None:
-        """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.
+        """Write the releases, which hold no data, to a netCDF file, or to a Zarr store if the name ends in ``.zarr``.
 
         Parameters
         ----------
         path : str or Path
-            Where to.
+            Of the file or store.
         """
         if str(path).endswith(".zarr"):
             self.tree.to_zarr(str(path))
@@ -267,19 +266,19 @@ class PrivateLikelihood:
 
     @classmethod
     def load(cls, path: str | Path, model: Model | None = None) -> "PrivateLikelihood":
-        """Read a likelihood: neither the table nor the model that it was released for is needed.
+        """Read a likelihood; neither the table nor the original model is needed.
 
         Parameters
         ----------
         path : str or Path
-            As of `save`.
+            As in `save`.
         model : pm.Model, optional
-            Where the priors are taken from.
+            The model that has the priors.
 
         Raises
         ------
         InvalidArgument
-            If no likelihood is in the file, or the model has other parameters.
+            If the file has no likelihood, or the model has other parameters.
         """
         engine = "zarr" if str(path).endswith(".zarr") else None
         try:
@@ -311,16 +310,16 @@ def private_likelihood(
     progressbar: bool = True,
     **options: Any,
 ) -> PrivateLikelihood:
-    """Release the likelihood of a table once, within a budget: the private part of a run alone.
+    """Release the likelihood of a table once, within a budget: the private part of a run, without draws.
 
     Parameters
     ----------
     model : pm.Model, optional
         Default: the model of the ``with`` context.
     data : Table, optional
-        The rows, where the model holds invented ones.
+        The protected table, where the model holds invented rows.
     budget : PrivacyBudget
-        What is charged.
+        The budget that is charged.
     random_seed : int, optional
         Of public randomness alone: never of the noise.
     progressbar : bool
@@ -332,18 +331,19 @@ def private_likelihood(
     Returns
     -------
     PrivateLikelihood
-        What was released, and what it says of the likelihood.
+        The released likelihood.
 
     Raises
     ------
     InvalidArgument
         If an argument is missing or out of range, before anything is charged.
     UnsupportedModel
-        If the likelihood is not a product over units; before anything is charged.
+        If the likelihood is not a product over units, before anything is charged; or, after the charge, if the
+        noise is too large for a likelihood.
     BudgetExceeded
-        If the release does not fit what is left of the budget; nothing is changed then.
+        If the releases do not fit the remaining budget; nothing is changed then.
     RunInterrupted
-        After Ctrl-C, or an error, before there was a likelihood: what was released is the attribute ``partial``.
+        After Ctrl-C, or an error, before the likelihood is complete: the attribute ``partial`` holds the releases.
     """
     if isinstance(model, PrivacyBudget):
         raise InvalidArgument("The first argument is the model, and the budget is passed by name: budget=.")

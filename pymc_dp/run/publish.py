@@ -1,4 +1,4 @@
-"""What leaves: a tree of draws, statistics, releases and metadata, put together from an allow-list.
+"""The published result: a tree of draws, statistics, releases and metadata, assembled from an allow-list.
 
 Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate of the rows, no timing.
 """
@@ -24,12 +24,12 @@ from pymc_dp.steps.base import StepGroup, window_ends
 
 #: Attributes of PyMC's groups that are kept.
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
-#: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
+#: Statistics for the progress bar only, and the raw releases, which get a group of their own.
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "standardised")
-#: Chain and iteration of releases that were made once, before any chain had started.
+#: Chain and iteration of releases that were made once, before the chains started.
 _BEFORE_THE_CHAINS = -1
 
-#: A release, after the place of its step, its chain and its iteration (tuning first).
+#: Index of the step, chain, iteration (tuning first), and the release.
 _Placed = tuple[int, int, int, Release]
 
 
@@ -43,12 +43,12 @@ def publish(
     names: PublishableNames,
     keep_warmup: bool,
 ) -> DataTree:
-    """Return the tree that may leave.
+    """Return the published tree.
 
-    `tree` is PyMC's tree of the draws, tuning included; of a run that ended early, of those that make a rectangle of
-    chains and draws. `finished` has all draws and releases of the chains, `group` those made before them. `facts` are
-    the attributes of the ``privacy`` group: those that `metadata` gave before the run, and how the run ended. With
-    `keep_warmup`, tuning draws are kept in groups of their own, as PyMC does.
+    `tree` is PyMC's tree of the draws, tuning included; for a run that ended early, of a rectangle of chains and
+    draws. `finished` has all draws and releases of the chains, `group` the releases before them. `facts` are
+    the attributes of the ``privacy`` group: those of `metadata`, from before the run, and those of the run's end. With
+    `keep_warmup`, tuning draws are kept in groups of their own, as in PyMC.
     """
     once = [
         (place, _BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, release)
@@ -75,11 +75,11 @@ def publish(
         if "standardised" in of_pymc:
             points = [[each.point for each in np.ravel(chain)] for chain in of_pymc["standardised"].values]
             stats["standardised"] = (("chain", "draw", "direction"), np.array(points))
-        if likelihood is not None and "accepted" not in stats:  # of NUTS
+        if likelihood is not None and "accepted" not in stats:  # draws of NUTS
             stats = with_figures(stats, likelihood)
         groups[f"{prefix}sample_stats"] = stats
     if not facts["complete"] and "posterior" in groups:
-        groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
+        groups["partial_posterior"] = finished.concatenated(names.kept, plan.tune, groups["posterior"])
     if all(step.keep_releases for step in group.steps):
         groups["releases"] = _releases_group(once + in_chains, group, plan)
     published = names.kept if facts["complete"] else []
@@ -100,7 +100,7 @@ def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
 
 
 def _clip_fractions(releases: Sequence[_Placed], plan: Plan, n_units: int | None) -> dict[str, np.ndarray]:
-    """Return released clip fractions and their noise for every iteration: constant within the window of a count."""
+    """Return released clip fractions and their noise by iteration, each constant over the iterations of its count."""
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
     for place, chain, iteration, release in releases:
@@ -119,7 +119,7 @@ def _clip_fractions(releases: Sequence[_Placed], plan: Plan, n_units: int | None
 
 
 def _releases_group(all_releases: Sequence[_Placed], group: StepGroup, plan: Plan) -> xr.Dataset:
-    """Return all releases as arrays, one dimension for each kind of each step."""
+    """Return all releases as arrays, with a dimension for each kind of each step."""
     variables: dict[str, Any] = {}
     coords: dict[str, Any] = {"parameter": list(group.steps[0].parameters.labels)}
     for place, (step, moving) in enumerate(zip(plan.steps, group.steps, strict=True)):
@@ -159,9 +159,8 @@ def _releases_group(all_releases: Sequence[_Placed], group: StepGroup, plan: Pla
 def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int | None) -> dict[str, Any]:
     """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON.
 
-    They are read between the charge and the run, so that nothing done to a step during the run can change them.
-    `n_units` is None where the number is protected. Which engine computed derivatives of rows is public: the choice
-    depends on the model's graph and on shapes, never on values.
+    They are read between the charge and the run, so that no change of a step during the run can affect them.
+    `n_units` is None where the number is protected.
     """
     steps = list(zip(plan.steps, group.steps, strict=True))
     exact = any(step.clip_diagnostics == "exact" for step in group.steps)
@@ -178,13 +177,13 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
         for planned, step in steps
     ]
     bounds = {planned.published(kind): bound for planned, step in steps for kind, bound in step.clip_bounds.items()}
-    # Files hold no truth values: netCDF has none, and NumPy's do not survive every store.
+    # Truth values become integers: netCDF has no truth values, and NumPy's do not survive every store.
     facts = {
         labelled(name, planned.label): int(fact) if isinstance(fact, bool) else fact
         for planned, step in steps
         for name, fact in step.facts.items()
     }
-    # What a sampler says of itself replaces nothing that is said of the guarantee.
+    # A sampler's facts cannot replace an attribute of the guarantee.
     return {
         **facts,
         **guarantee_of(plan, group.budget, n_units, seeded=group.random_seed is not None, exact_counts=exact),
@@ -198,7 +197,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
 def guarantee_of(
     plan: Plan, budget: PrivacyBudget, n_units: int | None, *, seeded: bool, exact_counts: bool = False
 ) -> dict[str, Any]:
-    """Return the guarantee of a charged plan's releases, and how it is kept, as attributes of the ``privacy`` group.
+    """Return the guarantee of a charged plan and its mechanisms, as attributes of the ``privacy`` group.
 
     `n_units` is None where the number is protected. With seeded noise, or exact counts of clipped units, nothing is
     private.

@@ -1,4 +1,4 @@
-"""Refusals of arguments: budgets and DP steps in wrong places, and what PyMC would refuse too late or would publish."""
+"""Refusals of arguments: misplaced budgets and DP steps, and options that PyMC would refuse too late or publish."""
 
 import dataclasses
 import inspect
@@ -28,9 +28,9 @@ from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.tables import Table
 from pymc_dp.tables.template import are_of_a_template
 
-#: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
+#: PyMC has no option of that name, and passes it to NUTS, which ignores it.
 _BUDGET = "budget"
-#: Names of options of differentially private software: parts of names, and whole words of them.
+#: Names of options of differentially private software: substrings, and whole words within names.
 _OF_PRIVACY = re.compile(
     r"epsilon|budget|privacy|private|sensitivity|differential"
     r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping|unit)(?![a-z])"
@@ -38,7 +38,7 @@ _OF_PRIVACY = re.compile(
 _NOT_PRIVATE = (
     "it would be ignored, and the run would not be private. Pass budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
 )
-#: Options of `pm.sample` whose other values would return or store more than releases.
+#: Keys of ``idata_kwargs`` that are allowed: others would return or store values computed from the data.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
 #: Options of `pm.sample` that are settings of NUTS, each with the check of its value.
 OF_NUTS: Mapping[str, Callable[[str, Any], float]] = {
@@ -52,11 +52,11 @@ _FAR_LONGER = 10
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
 
 
-# A call that is private, or that should not be ------------------------------------------------------------------------
+# Budgets and DP steps in calls, private or not ------------------------------------------------------------------------
 
 
 def is_private(options: Mapping[str, Any]) -> bool:
-    """Return whether a call of `pm.sample` is a private run: by its step, or by its budget."""
+    """Return whether a call of `pm.sample` is a private run: it has a DP step, or a budget and no step."""
     step = options.get("step")
     steps = step if isinstance(step, Sequence) else [step]
     by_step = bool(dp_steps(step)) or any(isinstance(one, StepWithoutBudget) for one in steps)
@@ -64,18 +64,18 @@ def is_private(options: Mapping[str, Any]) -> bool:
 
 
 def dp_steps(step: Any) -> list[DPStep]:
-    """Return the DP steps in what was passed as ``step=``."""
+    """Return the DP steps in the argument ``step=``."""
     found: list[DPStep] = []
     for one in step if isinstance(step, Sequence) else [] if step is None else [step]:
         try:
             found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
-        except ValueError:  # not a step: pm.sample says so itself
+        except ValueError:  # not a step: pm.sample refuses it
             continue
     return found
 
 
 def refuse_in_a_starting_process() -> None:
-    """Refuse a script without a guard that a process which it started runs again."""
+    """Refuse a run in a child process that executes a script without a ``__main__`` guard again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
             "This script is being run again by a process that sample started, and would charge the budget again. "
@@ -84,7 +84,7 @@ def refuse_in_a_starting_process() -> None:
 
 
 def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
-    """Refuse ``budget=`` that is no budget, and ``step=`` that is a class, a name or a budget."""
+    """Refuse a ``budget=`` that is not a budget, and a ``step=`` that is a class, a name or a budget."""
     step = options.get("step")
     if isinstance(step, PrivacyBudget):
         raise InvalidArgument("step= is a budget, not a sampler: pass it as budget=.")
@@ -97,18 +97,18 @@ def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
 
 
 def refuse_no_budget(budget: Any) -> None:
-    """Refuse any ``budget=`` but a budget or None."""
+    """Refuse any ``budget=`` except a budget and None."""
     if budget is None or isinstance(budget, PrivacyBudget):
         return
-    what = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
+    given = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
     raise InvalidArgument(
-        f"budget= must be a budget object, but is {what}: write budget=dp.PrivacyBudget(epsilon=1.0, delta=1e-6), or "
+        f"budget= must be a budget object, but is {given}: write budget=dp.PrivacyBudget(epsilon=1.0, delta=1e-6), or "
         "dp.PrivacyBudget.load(path) for one that was saved."
     )
 
 
 def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a call of a function that is not private with a budget or a DP step anywhere in its arguments."""
+    """Refuse a budget or a DP step anywhere in the arguments of a function that is not private."""
     if _BUDGET in kwargs or _holds_budget([*args, kwargs]):
         raise UnsupportedOption(
             f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
@@ -118,14 +118,14 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def refuse_stray_budget(options: Mapping[str, Any]) -> None:
-    """Refuse a budget or a DP step in any option but ``step=``, where one is given there."""
+    """Refuse a budget or a DP step in any option except ``step=``."""
     for name, value in options.items():
         if name != "step" and _holds_budget([value]):
             raise UnsupportedOption(f"{name}= holds a privacy budget or a DP step. Pass it to step= alone.")
 
 
 def _holds_budget(values: Sequence[Any]) -> bool:
-    """Return whether containers, partial functions, step methods or dataclasses hold a budget or a DP step."""
+    """Return whether a budget or a DP step is among the values, or in their containers, partials or dataclasses."""
     waiting, seen = list(values), set()
     while waiting:
         value = waiting.pop()
@@ -142,7 +142,7 @@ def _holds_budget(values: Sequence[Any]) -> bool:
             waiting += [*value.args, *value.keywords.values()]
         elif isinstance(value, BlockedStep | CompoundStep):
             waiting += vars(value).values()
-        elif dataclasses.is_dataclass(value):  # a sampler object, which holds its budget
+        elif dataclasses.is_dataclass(value):  # a sampler object, such as `Private`, which holds its budget
             waiting += [getattr(value, each.name, None) for each in dataclasses.fields(value)]
     return False
 
@@ -150,10 +150,10 @@ def _holds_budget(values: Sequence[Any]) -> bool:
 def refuse_privacy_keywords(
     function: Callable[..., Any], options: Mapping[str, Any], advice: str = _NOT_PRIVATE
 ) -> None:
-    """Refuse options with names of something private that neither PyMC's functions nor its step methods have.
+    """Refuse options with names of differential privacy that neither PyMC's functions nor its step methods have.
 
-    PyMC swallows options that it does not know. Those of step methods, as in ``nuts={...}``, are looked at as well;
-    `function` is the one that was called, or its original; `advice` says what to do instead.
+    PyMC ignores unknown options. Options of step methods, as in ``nuts={...}``, are checked as well. `function` is the
+    called function, or its original; `advice` ends the message.
     """
     own = set(inspect.signature(function).parameters)
     others = [value for name, value in options.items() if name not in own or name == "nuts_sampler_kwargs"]
@@ -173,7 +173,7 @@ def refuse_privacy_keywords(
 
 
 def refuse_no_table(data: Any) -> None:
-    """Refuse any ``data=`` but a table or None."""
+    """Refuse any ``data=`` except a table and None."""
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(
             f"data= must be a pymc_dp.Table, not a {type(data).__name__}: table = dp.Table(frame, schema=[...]), with "
@@ -202,7 +202,7 @@ def refuse_forgotten_table(data: Table | None, model: Model) -> None:
 
 
 def refuse_one_unit(relation: str, n_units: int) -> None:
-    """Refuse a table of one unit, where their number is public."""
+    """Refuse a table of a single unit, where the number of units is public."""
     if relation == "substitute" and n_units < 2:
         raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
 
@@ -216,20 +216,19 @@ def _are_names(value: Any) -> bool:
 
 
 def _are_starts(value: Any) -> bool:
-    of_chains = isinstance(value, Sequence) and all(start is None or isinstance(start, dict) for start in value)
-    return isinstance(value, dict) or of_chains
+    of_chains = isinstance(value, Sequence) and all(isinstance(start, dict | None) for start in value)
+    return isinstance(value, dict | None) or of_chains
 
 
 def _is_a_context(value: Any) -> bool:
-    return (
-        value in multiprocessing.get_all_start_methods() if isinstance(value, str) else isinstance(value, BaseContext)
-    )
+    names = multiprocessing.get_all_start_methods()
+    return value in names if isinstance(value, str) else isinstance(value, BaseContext | None)
 
 
 _TRUTHS = ("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "quiet", "return_inferencedata")
 _MAPPINGS = ("idata_kwargs", "compile_kwargs", "nuts_sampler_kwargs")
 _NAME = _is_a(str, type(None)), "a name"
-#: The types that `pm.sample` documents, in the order of the checks: a test of the value, and the type in words.
+#: The types that `pm.sample` documents, in the order of the checks: a predicate, and the type in words.
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(_TRUTHS, (_is_a(bool, np.bool_), "True or False")),
     **dict.fromkeys(_MAPPINGS, (_is_a(Mapping, type(None)), "a dict")),
@@ -237,26 +236,23 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "progressbar_theme": (_is_a(str, Theme, type(None)), "a theme of rich"),
     "backend": _NAME,
     "callback": (lambda value: value is None or callable(value), "a function of trace and draw"),
-    "mp_ctx": (
-        lambda value: value is None or _is_a_context(value),
-        f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing",
-    ),
+    "mp_ctx": (_is_a_context, f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing"),
     "var_names": (lambda value: value is None or _are_names(value), "a list of names"),
     "model": (_is_a(Model, type(None)), "a pm.Model"),
     "progressbar": (_is_a(bool, str), "True, False or a name"),
-    "initvals": (lambda value: value is None or _are_starts(value), "a dict, or one for each chain"),
+    "initvals": (_are_starts, "a dict, or one for each chain"),
 }
 
 
 def refuse_wrong_types(arguments: Mapping[str, Any]) -> None:
-    """Refuse options of another type than `pm.sample` documents: PyMC looks at them only after the charge."""
+    """Refuse options of another type than `pm.sample` documents: PyMC uses them only after the charge."""
     for name, (holds, words) in _TYPES.items():
         if name in arguments and not holds(arguments[name]):
             raise InvalidArgument(f"{name} must be {words}, but is a {type(arguments[name]).__name__}.")
 
 
 def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
-    """Refuse options that no DP step can be combined with, and those that would return values without noise."""
+    """Refuse options that cannot be combined with DP steps, and those that would return values without noise."""
     no_options = sorted({*unknown, *(["nuts_sampler_kwargs"] if arguments["nuts_sampler_kwargs"] else [])})
     if no_options:
         of_nuts = not {"nuts", "nuts_sampler_kwargs"}.isdisjoint(no_options)
@@ -308,7 +304,7 @@ def refuse_bad_values(arguments: Mapping[str, Any], model: Model, plan: Plan) ->
 
 
 def group_of_steps(step: Any, value_vars: Sequence[Variable]) -> StepGroup:
-    """Return the DP steps of a run; refuse them unless together they update every free variable, each of them once."""
+    """Return the DP steps of a run; refuse them unless each free variable is updated by exactly one of them."""
     found = dp_steps(step)
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")

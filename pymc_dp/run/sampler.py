@@ -1,7 +1,7 @@
-"""A private run as a sampler object: settings when it is made, the model and the length of chains when it samples.
+"""A private run as a sampler object, which holds the settings; its `sample` takes the model and the length of chains.
 
-The form is that of PyMC's proposed samplers (pull requests 7880 and 8358 of pymc-devs/pymc): ``pm.sample(sampler=...)``
-calls `sample_from_init` with its own arguments of a run, and `sample` is the same in one call.
+The interface is that of PyMC's proposed samplers (pull requests 7880 and 8358 of pymc-devs/pymc):
+``pm.sample(sampler=...)`` calls `sample_from_init` with its own arguments; `sample` does the same in one call.
 """
 
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ class Private:
     Parameters
     ----------
     budget : PrivacyBudget
-        What runs are charged to.
+        The budget that runs are charged to.
     data : Table, optional
-        The protected table, where it stands beside the model.
+        The protected table, where the model holds invented rows.
     step : DP step, or sequence of them, optional
-        Made without a budget, so that it belongs to no model yet: ``dp.DPHMC()``. Default: a sampler is chosen.
+        Made without a budget, so that it belongs to no model yet: ``dp.DPHMC()``. Default: `DPSurrogateHMC`.
     unit, unit_index
-        What is protected: see `pymc_dp.steps.base.DPStep`.
+        The unit of privacy: see `pymc_dp.steps.base.DPStep`.
 
     Raises
     ------
@@ -58,11 +58,11 @@ class Private:
         Parameters
         ----------
         draws : int, optional
-            Kept iterations of each chain. Default: what suits the sampler.
+            Kept iterations of each chain. Default: the sampler's own.
         model : Model, optional
             Default: that of the ``with`` context.
         **run
-            As of `pymc_dp.sample`, without what the object holds.
+            As in `pymc_dp.sample`, without the settings that the object holds.
 
         Raises
         ------
@@ -95,9 +95,8 @@ class Private:
         mp_ctx: Any = None,
         blas_cores: Any = "auto",
     ) -> DataTree:
-        """Sample as PyMC's proposed ``pm.sample(sampler=...)`` asks a sampler to: its arguments of a run, by its names.
+        """Sample with the interface of PyMC's proposed ``pm.sample(sampler=...)``, by its names of arguments.
 
         Parameters and errors are those of `pymc_dp.sample`.
         """
-        run = {name: value for name, value in locals().items() if name != "self"}
-        return self.sample(**run)
+        return self.sample(**{name: value for name, value in locals().items() if name != "self"})

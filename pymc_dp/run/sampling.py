@@ -1,4 +1,4 @@
-"""`sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
+"""`sample`: plan the whole run, charge it, sample with PyMC, publish the result.
 
 A PyMC step does not know the number of chains and cannot change the returned tree. `sample` therefore has
 `pm.sample`'s signature and calls it.
@@ -50,7 +50,7 @@ from pymc_dp.release import (
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.run import refusals
-from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
+from pymc_dp.run.finished import FinishedDraws, Interrupted, end_of_run, ending_the_run, reason
 from pymc_dp.run.publish import metadata, publish
 from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_budget
 from pymc_dp.steps.access import Authorisation
@@ -59,8 +59,8 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.tables import Table
 from pymc_dp.tables.template import lengths_of_templates
 
-# SciPy's Fourier transforms, which ArviZ's diagnostics use, start threads when the first is computed, even without
-# workers. Forking a process ends those threads, and may wait for them for ever. Without threads it waits for none.
+# SciPy's Fourier transforms, which ArviZ's diagnostics use, start threads at the first call, even without workers. A
+# fork may wait for these threads for ever.
 os.environ.setdefault("DUCC0_NUM_THREADS", "1")
 
 #: PyMC's own logger: messages come in one log with PyMC's of the run.
@@ -69,59 +69,59 @@ _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parents[1])
-#: Seconds after which a run says why nothing is charged yet.
+#: Seconds after which a run reports that it compiles the model.
 _NOTICE_AFTER = 5.0
-#: How many rows are simulated from the model where no synthetic table is given.
+#: Number of rows simulated from the model where no synthetic table is given.
 _SIMULATED_ROWS = 4000
 
 
 def sample(draws: int | None = None, **options: Any) -> DataTree:
     """Draw from the posterior with a differentially private step: plan the run, charge its budget, call `pm.sample`.
 
-    `pm.sample` works, too, once `pymc_dp` is imported: it hands calls with a DP step to this function.
+    `pm.sample` works, too, once `pymc_dp` is imported: it passes calls with a DP step to this function.
 
     Parameters
     ----------
     draws : int, optional
-        Kept iterations of each chain. Default: what suits the sampler; the budget is spread over all of them.
+        Kept iterations of each chain. Default: the sampler's own; the budget is spread over all of them.
     **options
-        As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
-        update all free variables; ``budget`` is that of the steps that were made without one, and where there is no
-        step a sampler is chosen; ``unit`` and ``unit_index`` say what is protected (see `pymc_dp.steps.base.DPStep`);
-        ``chains`` defaults to 4;
-        ``data`` is a `pymc_dp.Table`, the protected table where the model itself stands on invented rows;
-        ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
-        from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise;
-        ``target_accept`` and the like are for NUTS, where it draws from what was released (Notes).
-        Options that would return anything computed from the data without noise are refused.
+        As in `pm.sample`, with these differences: ``step`` is a DP step, or several that share a budget, which together
+        update all free variables; ``budget`` is the budget of steps that were made without one, and without a
+        step the default sampler is used; ``unit`` and ``unit_index`` are the unit of privacy (see
+        `pymc_dp.steps.base.DPStep`); ``chains`` defaults to 4;
+        ``data`` is a `pymc_dp.Table`, the protected table where the model itself holds invented rows;
+        ``tune`` defaults to that of the step (0 for most: tuning is charged); ``initvals`` default to draws
+        from the prior, and given values are treated as public; ``random_seed`` never determines privacy noise;
+        ``target_accept``, ``max_treedepth`` and other settings of NUTS apply if NUTS draws (Notes).
+        Options that would return values computed from the data without noise are refused.
 
     Returns
     -------
     DataTree
-        Groups ``posterior``, ``sample_stats``, ``privacy`` (attributes: what was guaranteed, and how) and
+        Groups ``posterior``, ``sample_stats``, ``privacy`` (attributes: the guarantee and its mechanisms) and
         ``releases`` (every noisy gradient and log-ratio with its position). No group holds data.
 
     Raises
     ------
     BudgetExceeded
-        If the run does not fit what is left of the budget; nothing is changed then.
+        If the run does not fit the remaining budget; nothing is changed then.
     UnsupportedModel
         If the likelihood is not a product over units.
     UnsupportedOption
         If an option cannot be combined with a DP step.
     UnsupportedTable, TableChanged, WorkersLost
-        If what was passed as ``data=`` cannot be used as it is, changes, or its workers are gone.
+        If the table ``data=`` cannot be used, changes, or its workers are gone.
     RunInterrupted
-        If the run ended early, after it was charged, by an error: what it had drawn is the attribute ``partial``.
+        If the run ended early, after it was charged, by an error: the attribute ``partial`` holds its draws.
 
     Notes
     -----
     Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
-    all iterations of all chains is spent, also when the run is interrupted or crashes. What had been drawn comes
-    back: one Ctrl-C ends the whole run, and it is returned; after an error it is the attribute ``partial`` of the
-    exception; what a callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group
-    then have ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of
-    the draws as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
+    all iterations of all chains is spent, also when the run is interrupted or crashes. The completed draws are not
+    lost: one Ctrl-C ends the whole run, and returns them; after an error they are the attribute ``partial`` of the
+    exception; exceptions of a callback are raised unchanged, with that attribute. The attributes of the ``privacy``
+    group then have ``complete`` 0, the number of draws of each chain and the reason of the end. ``posterior`` holds a
+    rectangle of chains and draws, ``partial_posterior`` all draws, ``releases`` all releases.
 
     Where a step releases nothing in its chains, PyMC's NUTS draws from the priors times the released likelihood, and
     tunes itself.
@@ -130,7 +130,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
 
 
 def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, progressbar: Any) -> DataTree:
-    """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
+    """Charge a run and make its step's releases before the chains; draw nothing. Arguments as in `sample`."""
     options = {"step": step, "model": model, "data": data, "random_seed": random_seed, "progressbar": progressbar}
     return _Run(1, {**options, "tune": 0, "chains": 1}, draws_follow=False).result()
 
@@ -147,15 +147,15 @@ def sample_without_privacy(**options: Any) -> DataTree:
 
 
 class _Run:
-    """One private run in its stages: `open`, `prepare`, `charge`, `run` and `publish`, each needed by the next.
+    """One private run in five stages: `open`, `prepare`, `charge`, `run` and `publish`, in this order.
 
-    Making the object checks the arguments, and reads no row. Nothing is drawn in the end unless `draws_follow`.
+    The constructor checks the arguments, and reads no row. Chains are drawn only if `draws_follow`.
     """
 
     # Set by `open`, or by `prepare` where there is no table.
     view: ModelView
     template: UnitLikelihood  # of the model's own rows, which are invented where there is a table
-    rows: UnitLikelihood | PartitionedUnits  # those that are protected
+    rows: UnitLikelihood | PartitionedUnits  # the protected rows
     # Set by `prepare`.
     plan: Plan
     names: PublishableNames
@@ -176,7 +176,7 @@ class _Run:
         refusals.refuse_stray_budget({"draws": draws, **options})
         settings = inspect.signature(_pymc_sample).bind(draws, **options)
         settings.apply_defaults()
-        #: Those of `pm.sample`, as they were passed; `prepare` completes them.
+        #: The arguments of `pm.sample`; `prepare` completes them.
         self.arguments = dict(settings.arguments)
         refusals.refuse_wrong_types(self.arguments)
         of_steps = self.arguments.pop("kwargs")
@@ -186,8 +186,7 @@ class _Run:
         step = steps_with_budget(self.arguments["step"], given_budget, written, **units)
         if not are_invented:
             refusals.refuse_forgotten_table(data, written)
-        moved = [var.name for one in refusals.dp_steps(step) for var in one.vars]
-        self.model = form_of(written, moved)
+        self.model = form_of(written, [var.name for one in refusals.dp_steps(step) for var in one.vars])
         self.group = refusals.group_of_steps(step, value_variables(self.model))
         self.of_nuts = refusals.settings_of_nuts(of_nuts, self.group.steps)
         self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
@@ -204,27 +203,27 @@ class _Run:
         self.ended_by: BaseException | None = None
 
     def result(self) -> DataTree:
-        """Make the run, and return the tree that may leave."""
-        with contextlib.ExitStack() as until_the_end:
+        """Make the run, and return the published tree."""
+        with contextlib.ExitStack() as stack:
             with self._compile_notice():
-                self.open(until_the_end)
+                self.open(stack)
                 self.prepare()
             self.charge()
             self.run()
             return self.publish()
 
-    def _say(self, words: str) -> None:
+    def _inform(self, words: str) -> None:
         if not self.arguments["quiet"]:
             _log.info(words)
 
     @contextlib.contextmanager
     def _compile_notice(self) -> Iterator[None]:
-        """Say that the model is compiled, where that takes long: it does once, and is read from a cache afterwards."""
+        """Log that the model is being compiled, if that takes long; later runs read it from a cache."""
         words = (
             "Compiling the model: up to a minute the first time; later runs take it from PyTensor's cache. Nothing is "
             "charged yet."
         )
-        timer = threading.Timer(_NOTICE_AFTER, self._say, [words])
+        timer = threading.Timer(_NOTICE_AFTER, self._inform, [words])
         timer.daemon = True
         timer.start()
         try:
@@ -234,12 +233,12 @@ class _Run:
 
     @contextlib.contextmanager
     def _bar(self, words: str, planned: StepPlan) -> Iterator[Callable[[], None]]:
-        """Show a bar of a step's releases before the chains, until PyMC's appears; yield a function that counts one.
+        """Show a progress bar of a step's releases before the chains; yield a function that counts one release.
 
-        Noise may lead to fewer releases than are planned.
+        Depending on the noise, a step may make fewer releases than planned.
         """
         n_planned, made = sum(each.count for each in planned.once), 0
-        self._say(f"{words}: {n_planned} releases.")
+        self._inform(f"{words}: {n_planned} releases.")
         shown = bool(self.arguments["progressbar"]) and not self.arguments["quiet"]
         bar = create_simple_progress(shown, self.arguments["progressbar_theme"])
         with bar:
@@ -248,35 +247,35 @@ class _Run:
             def noted() -> None:
                 nonlocal made
                 made += 1
-                with contextlib.suppress(Exception):  # no reason to lose what was paid for
+                with contextlib.suppress(Exception):  # an error of the bar must not end a run that was charged
                     bar.update(task, completed=made, description=f"{words}: {made} of {n_planned} releases")
 
             yield noted
 
-    def open(self, until_the_end: contextlib.ExitStack) -> None:
-        """Open the table, where there is one, and tell the steps the number of units, where that is public."""
+    def open(self, stack: contextlib.ExitStack) -> None:
+        """Open the table, if there is one, and set the steps' number of units, where that is public."""
         relation, group = self.budget.relation, self.group
         if self.data is None:
             n_units = public_number_of_units(self.model, group.unit, group.unit_index, relation)
         else:
             self._read()
-            self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template, relation))
+            self.rows = self.of_table = stack.enter_context(self.data.opened(self.template, relation))
             self.template = self.of_table.template  # its units have several rows where the table says so
             n_units = self.rows.n_units if relation == "substitute" else None
         if n_units is not None:
             group.know_n_units(n_units)
 
     def _read(self) -> None:
-        """Read the model, and make the likelihood of its own rows."""
+        """Read the model, and compile the likelihood of its own rows."""
         self.view = read(self.model, self.group.unit, self.group.unit_index)
         expands = [each.expands for each in self.group.steps]
         self.template = UnitLikelihood(self.view, first_order=not all(expands), expands=any(expands))
         self.rows = self.template
 
     def prepare(self) -> None:
-        """Plan the run, complete its arguments, and do all that can fail: nothing is charged yet."""
+        """Plan the run, complete its arguments, and make all checks that can fail, before the charge."""
         arguments, steps, budget = self.arguments, self.group.steps, self.budget
-        self._say("The model is read and checked; nothing is charged yet.")
+        self._inform("The model is read and checked; nothing is charged yet.")
         step = steps[0] if len(steps) == 1 else CompoundStep(steps)
         tune = get_default_tune_steps(step, arguments["tune"])
         cores, mp_ctx = self._processes()
@@ -294,7 +293,7 @@ class _Run:
         if self.of_table is None and not self.are_invented and budget.relation == "substitute":  # the number is public
             _warn_about_a_forgotten_table(self.template.n_rows)
             refusals.refuse_other_axis(self.group.unit, view)
-        warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
+        warn_about_prior_constants(self.model)  # public: no prior depends on rows
         log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
         initvals = arguments["initvals"] or initial_values(self.model)
@@ -311,14 +310,14 @@ class _Run:
         self.keep_warmup = not arguments["discard_tuned_samples"]
         arguments |= {"draws": draws, "tune": tune, "chains": chains, "cores": cores, "mp_ctx": mp_ctx, "step": step}
         arguments |= {"model": self.model, "var_names": self.names.kept, "initvals": initvals, "random_seed": seed}
-        # Releases made while tuning are paid for, too.
+        # Tuning draws are kept, as the result has their releases, which are charged.
         arguments |= {"discard_tuned_samples": False, "callback": self.finished}
-        self.priors = priors_of(self.model, self.names.kept)  # what cannot be written anew is refused before the charge
+        self.priors = priors_of(self.model, self.names.kept)  # before the charge, as it refuses some models
 
     def _processes(self) -> tuple[int, Any]:
         """Return the number of chains that run at a time, and the start method of their processes.
 
-        Where the workers of a cluster compute, chains of several processes of this machine gain little.
+        Where the workers of a cluster compute, several processes on this machine gain little.
         """
         cores, mp_ctx = self.arguments["cores"], self.arguments["mp_ctx"]
         if self.of_table is None or self.of_table.may_be_forked:
@@ -328,7 +327,7 @@ class _Run:
         return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
 
     def _dry_run_all(self) -> None:
-        """Make the steps' synthetic tables, and dry runs on them; refuse a run that takes too much memory."""
+        """Make the steps' synthetic tables, and dry runs on them; refuse a run that needs too much memory."""
         for step, planned in zip(self.group.steps, self.plan.steps, strict=True):
             tables: SyntheticTable | Simulation | None = None
             if step.expands and step.simulates:
@@ -337,11 +336,11 @@ class _Run:
                 tables = SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
             self.synthetic_tables.append(tables)
             n_synthetic = 0 if tables is None else tables.stand_in().n_units
-            needed, there_is = step.memory_needed(self.n_units, n_synthetic), memory_of_this_machine()
-            if needed > there_is:
+            needed, available = step.memory_needed(self.n_units, n_synthetic), memory_of_this_machine()
+            if needed > available:
                 raise UnsupportedModel(
                     f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
-                    f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer "
+                    f"{needed / 2**30:.3g} GiB of memory; this machine has {available / 2**30:.3g}. Use fewer "
                     "parameters: effects of groups; those of each person would be published, and are integrated out of "
                     "the likelihood. Or use a shorter synthetic table, or a sampler without curvatures, such as DPHMC."
                 )
@@ -349,13 +348,12 @@ class _Run:
                 self._dry_run(step, tables, planned)
 
     def _dry_run(self, step: DPStep, tables: SyntheticTable | Simulation, planned: StepPlan) -> None:
-        """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
+        """Run a step's releases before the chains on synthetic rows, with the same ratio of noise to units.
 
-        Where the number of units is protected, so is what the proportion would tell: with the noise of the plan then.
+        Where the number of units is protected, the ratio would depend on it: the noise is then that of the plan.
         """
         stand_in, n_units = tables.stand_in(), self.n_units
-        fewer = 1.0 if n_units is None else stand_in.n_units / n_units
-        planned = planned.with_noise_times(fewer)
+        planned = planned.with_noise_times(1.0 if n_units is None else stand_in.n_units / n_units)
         curators = Curators(self._curator_of(stand_in), InsecureNoise([0]), 1, (), planned.once)
         authorisation = self._authorisation(curators, planned, tables, stand_in, n_units and stand_in.n_units)
         with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
@@ -370,7 +368,7 @@ class _Run:
         n_units: int | None,
         epsilon: float = 0.0,
     ) -> Authorisation:
-        """Return a step's right to what was planned for it, of these rows, with their public facts."""
+        """Return a step's access to its planned releases from these rows, with their public facts."""
         return Authorisation(
             curators,
             self.view.prior,
@@ -387,7 +385,7 @@ class _Run:
     def _curator_of(
         self, rows: UnitLikelihood | PartitionedUnits, exact_counts: bool = False
     ) -> Callable[..., MeteredCurator]:
-        """Return a constructor of curators of rows under this budget, which can be pickled."""
+        """Return a picklable constructor of curators of rows under this budget."""
         return functools.partial(
             MeteredCurator,
             rows,
@@ -397,12 +395,12 @@ class _Run:
         )
 
     def charge(self) -> None:
-        """Charge the plan: from here on nothing is refunded."""
+        """Charge the plan, which is never refunded."""
         self.budget.charge(self.plan)
-        self._say(f"{_spent(self.budget)} What this run releases is paid for; nothing is refunded.")
+        self._inform(f"{_spent(self.budget)} What this run releases is paid for; nothing is refunded.")
 
     def run(self) -> None:
-        """Let the steps release and PyMC draw, and keep the error that ends the run early."""
+        """Make the releases and the draws, and keep an error that ends the run early."""
         try:
             with ending_the_run():
                 with self._authorised():
@@ -420,9 +418,9 @@ class _Run:
     def _arguments_of_nuts(self, known: Approximation, likelihood: xr.Dataset, seed: Any) -> dict[str, Any]:
         """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
 
-        The priors hold nothing of the rows (`priors_of`); the likelihood is added to them. The covariance of the draws
-        of `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of
-        public randomness.
+        The priors contain nothing of the rows (`priors_of`); the likelihood is added to them. The covariance of the
+        draws of `known` gives the mass matrix, and chains start at such draws: a short tuning is enough. The seed
+        determines public randomness alone.
         """
         order, rng = np.argsort(places_of(likelihood, ParameterVector(self.priors))), np.random.default_rng(seed)
         covariance = (known.kernel.spread @ known.kernel.spread.T)[np.ix_(order, order)]
@@ -432,7 +430,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:
-        """Let the steps run once on the charged plan, and take that back however the run ends."""
+        """Give the steps access for one run of the charged plan, and withdraw it however the run ends."""
         plan, budget, rows, all_curators = self.plan, self.budget, self.rows, []
         spent = budget.epsilon_spent
         for step in self.group.steps:
@@ -460,15 +458,15 @@ class _Run:
                 curators.close()
 
     def _facts(self) -> dict[str, Any]:
-        """Return the result's metadata, with what was declared of a table."""
+        """Return the result's metadata, with the declared schema of a table."""
         facts = metadata(self.plan, self.group, self.names, self.n_units)
         return facts | ({"schema": self.of_table.declared} if self.of_table and self.of_table.declared else {})
 
     def publish(self) -> DataTree:
-        """Return the tree that may leave; raise the error that ended the run, with the draws made by then."""
+        """Return the published tree; raise an error that ended the run, with the draws made by then."""
         plan, error = self.plan, self.ended_by
         iterations = self.finished.iterations(plan.chains)
-        end = how_it_ended(error, iterations, plan.tune, plan.draws)
+        end = end_of_run(error, iterations, plan.tune, plan.draws)
         if not self.draws_follow and error is None:
             end = {"complete": 1}
         if error is not None or not end["complete"]:
@@ -483,7 +481,7 @@ class _Run:
             keep_warmup=self.keep_warmup,
         )
         no_draw = not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
-        if isinstance(error, KeyboardInterrupt | Interrupted) or no_draw:  # PyMC complains of having no draws
+        if isinstance(error, KeyboardInterrupt | Interrupted) or no_draw:  # PyMC raises ValueError without any draw
             kept = "its draws" if "posterior" in result else "no draw"
             if "private_likelihood" in result:
                 free = "from which dp.PrivateLikelihood(result, model).sample() draws at no cost"
@@ -499,8 +497,8 @@ class _Run:
     def _raise_with(self, partial: DataTree, error: BaseException) -> NoReturn:
         """Raise the error that ended the run, with the draws made until then.
 
-        What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
-        hold data: they are replaced.
+        Errors of the user's callback, and exceptions that end the program, are raised unchanged. Messages of other
+        errors may hold data: they are replaced.
         """
         if self.finished.callback_failed or not isinstance(error, Exception):
             with contextlib.suppress(AttributeError):  # some exceptions take no attributes
@@ -517,7 +515,7 @@ class _Run:
 
 
 def _given_seed(random_seed: Any, group: StepGroup) -> Any:
-    """Return the seed of public randomness: the user's, or a fresh one, so that starting points are known before."""
+    """Return the seed of public randomness: the user's, or a fresh one, which fixes the starting points in advance."""
     if random_seed is not None:
         return random_seed
     return np.random.SeedSequence().entropy if group.random_seed is None else group.random_seed
@@ -528,13 +526,12 @@ def _spent(budget: PrivacyBudget) -> str:
 
 
 def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
-    """Warn about an infinite epsilon, and about a delta that would allow to publish a whole row."""
+    """Warn of an infinite epsilon, and of a delta that allows the publication of a whole row."""
     messages = []
     if not budget.private:
         messages.append(
-            "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added but what the step's settings ask for, "
-            "and the result shows the table as it is. This is for debugging on public or simulated data; publish "
-            "nothing."
+            "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added except what the step's settings give, "
+            "and the result reveals the table. This is for debugging on public or simulated data; publish nothing."
         )
     if budget.relation == "substitute" and budget.delta >= 1.0 / n_units:
         messages.append(
@@ -546,7 +543,7 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
 
 
 def _warn_about_a_forgotten_table(n_rows: int) -> None:
-    """Warn where a model without ``data=`` has as many rows as a template: no entry of a row is looked at."""
+    """Warn if a model without ``data=`` has as many rows as a template; no entry of a row is read for this."""
     if n_rows in lengths_of_templates():
         warnings.warn(
             f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "

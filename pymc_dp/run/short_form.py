@@ -1,4 +1,4 @@
-"""``pm.sample(budget=...)``: the steps get the budget; a sampler and a length are chosen if left out."""
+"""``pm.sample(budget=...)``: defaults for the steps' budget, the sampler and the length of the run."""
 
 import logging
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ PrivacyBudget.default_step = DPSurrogateHMC
 def steps_with_budget(
     step: Any, budget: PrivacyBudget | None, model: Model, unit: str | None = None, unit_index: Any = None
 ) -> Any:
-    """Return ``step=`` with the call's budget and unit attached to every step that was made without; None: a sampler.
+    """Return ``step=`` with the call's budget and unit set in all steps made without; the default sampler for None.
 
-    Refuse a step that has no budget where none was passed, that has another one, or was made for another unit.
+    Refuse a step without any budget, with another budget than the call's, or for another unit.
     """
     if step is None and budget is not None:
         with model:
             step = DPSurrogateHMC(budget=budget, unit=unit, unit_index=unit_index)
         _log.info(
             "DPSurrogateHMC was chosen: it learns all of its settings, and has had the smallest error of the samplers. "
-            "Others are used with step=dp.DPHMC() beside budget=."
+            "Others are used with step=dp.DPHMC() and budget=."
         )
         return step
     if isinstance(step, StepWithoutBudget | DPStep) and not (unit is None and unit_index is None):
@@ -54,22 +54,22 @@ def steps_with_budget(
 
 
 def chosen_length(steps: Sequence[DPStep], draws: int | None, chains: int | None) -> tuple[int, int, str]:
-    """Return draws and chains, chosen for a private run where they were left out, and what was chosen in words.
+    """Return draws and chains, with defaults of private runs where they were left out, and the defaults in words.
 
-    Numbers that were passed are judged by the plan.
+    Given numbers are checked by the plan.
     """
-    said = []
+    chosen = []
     if draws is None:
         draws = max(step.default_draws for step in steps)
-        said.append(f"draws={draws}")
+        chosen.append(f"draws={draws}")
     if chains is None:
         chains = _DEFAULT_CHAINS
-        said.append(f"chains={chains}")
-    return draws, chains, " and ".join(said)
+        chosen.append(f"chains={chains}")
+    return draws, chains, " and ".join(chosen)
 
 
 def log_chosen_length(words: str, plan: Plan) -> None:
-    """Log which length of the run was chosen, if it was, and why it is not PyMC's."""
+    """Log the chosen length of the run, if any, and why it differs from PyMC's."""
     if not words:
         return
     in_chains = sum(each.count for step in plan.steps for each in step.in_chains)

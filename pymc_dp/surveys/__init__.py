@@ -1,1 +1,1 @@
-"""What is asked of a table once, without a sampler: its description, and whether a posterior fits it."""
+"""Surveys of a table, released once and without a sampler: descriptions, model checks, comparisons, predictions."""

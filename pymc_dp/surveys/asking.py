@@ -1,4 +1,4 @@
-"""Surveys: releases that are planned, charged and made once, without chains; and how they are published."""
+"""Surveys: releases that are planned, charged and made once, without chains; and their published form."""
 
 import itertools
 import math
@@ -43,53 +43,51 @@ Ask = Callable[[Query], Release]
 
 @dataclass(frozen=True)
 class Survey:
-    """Releases that are made once, in the form in which a budget plans a sampler's: see `PlannableStep`."""
+    """Releases that are made once, with the interface of a sampler that a budget can plan: see `PlannableStep`."""
 
     name: str
     requests: tuple[ReleaseRequest, ...]
-    #: The part of the remaining budget that it may spend.
-    budget_share: float = 1.0
-    #: Seeds the noise, for tests: the releases are not private then.
-    insecure_seed: int | None = None
+    budget_share: float = 1.0  # part of the remaining budget that the survey may spend
+    insecure_seed: int | None = None  # seeds the noise, for tests: the releases are not private then
     default_draws = 1
 
     @property
     def of_thresholds(self) -> float:
-        """The part of delta that is spent beside noise."""
+        """The part of delta spent on thresholds, in addition to the cost of noise."""
         return math.fsum(each.count * each.delta for each in self.requests if each.delta is not None)
 
     @property
     def private(self) -> bool:
-        """Whether the noise is not seeded."""
+        """Whether the noise is secure: not seeded."""
         return self.insecure_seed is None
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Do nothing: the requests are the same."""
+        """Do nothing: the requests do not depend on the table."""
 
     def know_n_units(self, n_units: int) -> None:
-        """Do nothing: the requests are the same."""
+        """Do nothing: the requests do not depend on the number of units."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
         """Return the requests."""
         return self.requests
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Return nothing: the budget chooses the noise."""
+        """Return no advice: the budget chooses the noise."""
         return ""
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return nothing: a survey is no posterior."""
+        """Return None: a survey has no posterior."""
         return None
 
     def plan(self, budget: PrivacyBudget, unit: str = "") -> Plan:
-        """Return the releases with their noise and cost, or refuse where nothing is left of the budget."""
+        """Return the releases with their noise and cost; refuse if nothing is left of the budget."""
         return replace(budget.plan(self, draws=1, tune=0, chains=1), draws=0, unit=unit)
 
 
 def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float]:
-    """Return a budget and the part of it that may be spent, or refuse what is none.
+    """Return a budget and the part of it that may be spent; refuse other values.
 
-    Refuses a script, too, that is being run again by a process that it started.
+    Also refuses to run in a child process that executes a script without a ``__main__`` guard again.
     """
     refuse_in_a_starting_process()
     refuse_no_budget(budget)
@@ -101,7 +99,7 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
 def view_of(
     model: Model, unit: str | None, unit_index: Any, data: Table | None, *, with_response: bool = False
 ) -> ModelView:
-    """Read a model, with the unit that is protected.
+    """Read a model, with the unit of privacy.
 
     Refuses a model with variables that look like persons with several rows, unless the unit was declared.
     """
@@ -128,15 +126,15 @@ def asking(
     tables: Sequence[Table | None] = (None,),
     results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[list[Ask], dict[str, Any]]]:
-    """Charge a survey, and yield functions that answer its queries and the attributes of the group ``privacy``.
+    """Charge a survey, and yield functions that release its queries, and the attributes of the group ``privacy``.
 
-    There is one function for each of `tables`, and there for each of `likelihoods`, which answers from the table's
-    rows; of None from those of the likelihood itself. Likelihoods take turns in the survey's requests: the first is
-    the first one's, and so on. No two tables have a unit in common: one unit changes one of them, and the others'
-    answers tell nothing of it, so that the survey is charged once (parallel composition). `results` are the published
-    results that queries depend on: where one of them is not private, the releases are not either. Where the budget
-    does not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with
-    the releases until then.
+    There is one function for each table and likelihood, in the order of `itertools.product`, which evaluates queries
+    on the table's rows, or on the likelihood's own rows where the table is None. The survey's requests belong to the
+    likelihoods in turn: the first request to the first likelihood, and so on. No two tables have a unit in common: a
+    unit changes one table, and the releases of the others do not depend on it, so that the survey is charged once
+    (parallel composition). `results` are the published results that queries depend on: if one of them is not private,
+    the releases are not either. If the budget does not suffice, nothing is charged. A survey that ends early, after it
+    was charged, raises `RunInterrupted` with the releases until then.
     """
     with ExitStack() as stack:
         parts: list[Rows | UnitLevels] = []
@@ -174,15 +172,14 @@ def asking(
             with ending_the_run():
                 yield [partial(ask, each.open_once()) for each in curators], {**facts, "complete": 1}
         except BaseException as error:
-            released: dict[str, Any] = {}  # as it is, each along a dimension of its own
+            released: dict[str, Any] = {}  # each release along a dimension of its own
             for name, each in ((f"{each.kind}_{number}", each) for number, each in enumerate(made)):
                 released[name] = ((f"{name}_entry",), each.value)
                 released[noise_std_of(name)] = each.noise_std if math.isfinite(each.noise_std) else math.nan
-            tree = tree_of({"releases": xr.Dataset(released)}, {**facts, "complete": 0})
             raise RunInterrupted(
                 f"{survey.name} ended early, after it was charged: {reason(error)}. What was released until then is "
                 "this exception's attribute `partial`; nothing is refunded.",
-                tree,
+                tree_of({"releases": xr.Dataset(released)}, {**facts, "complete": 0}),
             ) from None
         finally:
             for one in curators:
@@ -205,12 +202,12 @@ def heading(facts: dict[str, Any], subject: str, note: str = "", *, with_units: 
 
 
 def levels_of(column: Any) -> tuple[str, ...]:
-    """Return the names of the codes of a declared category or truth value; none of another column."""
+    """Return the names of the codes of a declared category or truth value; none for other columns."""
     if isinstance(column, Category):
         return column.all_levels
     return ("no", "yes") if isinstance(column, YesNo) else ()
 
 
 def four_digits(table: pd.DataFrame, **options: Any) -> str:
-    """Return a table as it is printed."""
+    """Return a table as text, with numbers of four digits."""
     return str(table.to_string(float_format=lambda value: f"{value:.4g}", **options))

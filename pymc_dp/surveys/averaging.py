@@ -1,4 +1,4 @@
-"""`average_predictions`: what a model predicts, averaged over the protected covariates of a table."""
+"""`average_predictions`: predictions of a model, averaged over the protected covariates of a table."""
 
 import math
 from collections.abc import Mapping
@@ -34,23 +34,23 @@ from pymc_dp.surveys.scenarios import Rewriting
 from pymc_dp.tables import Table
 from pymc_dp.tables.schema import scale_of
 
-#: Draws of the posterior that predictions are averaged at.
+#: Number of draws of the posterior at which predictions are averaged.
 _DRAWS = 100
-#: The parts of the cost for the range of predictions and for the clip bound of their differences; and the part of the
-#: rest for the averages, the other part being for the differences.
+#: Parts of the cost for the range of predictions and for the clip bound of their differences; and the part of the
+#: remainder for the averages; the differences have the rest.
 _SHARE_OF_RANGE, _SHARE_OF_SIZES, _SHARE_OF_SUMS = 0.1, 0.1, 0.5
-#: Norms are counted from this part of half the width of the range on, in half octaves.
+#: Lower end of the histogram of norms, as a part of half the width of the range; its bins are half octaves.
 _SMALLEST = 2.0**-12
 #: The part of units whose differences are clipped.
 _CLIPPED = 0.01
-#: A group that is known to fewer standard deviations of the noise is not published; nor one that is so small compared
-#: with the noise in the counts of norms, which would hide how much predictions for it vary between draws.
+#: A group is published only if its size exceeds so many standard deviations of the noise in it, and of the noise in the
+#: counts of norms, which would otherwise hide the variation of its predictions between draws.
 _KNOWN, _SEEN = 5.0, 10.0
 _ENDS = (0.05, 0.95)
 
 
 class AveragePredictions:
-    """What a model predicts on average over the units of a table.
+    """Average predictions of a model over the units of a table.
 
     Attributes
     ----------
@@ -60,23 +60,23 @@ class AveragePredictions:
 
     def __init__(self, tree: DataTree) -> None:
         if "posterior" not in tree or "average" not in tree["posterior"]:
-            raise InvalidArgument("This tree holds no averages: pass what dp.average_predictions returned.")
+            raise InvalidArgument("This tree holds no averages: pass the result of dp.average_predictions.")
         self.tree = tree
 
     @property
     def average(self) -> xr.DataArray:
-        """Draws of averages, with dims ``chain``, ``draw``, ``scenario``, and the column of groups if there is one."""
+        """Draws of averages, with dims ``chain``, ``draw``, ``scenario``, and the column of groups, if any."""
         return self.tree["posterior"].to_dataset()["average"]
 
     @property
     def table(self) -> pd.DataFrame:
-        """By scenario and group: posterior mean, standard deviation, 90 % interval, and the part that is noise here."""
+        """By scenario and group: posterior mean, standard deviation, 90 % interval, and this release's noise."""
         noise = self.tree["noise"]["of_noise"].rename("of_noise")
         return _summary(self.average).join(noise.to_dataframe()["of_noise"])
 
     @property
     def contrasts(self) -> pd.DataFrame:
-        """By how much each scenario is above the first one, as in `table`."""
+        """Difference of each scenario to the first one, as in `table`."""
         return _summary(self.average.isel(scenario=slice(1, None)) - self.average.isel(scenario=0, drop=True))
 
     def standardised(self, weights: Mapping[str, float]) -> xr.DataArray:
@@ -90,11 +90,11 @@ class AveragePredictions:
         Raises
         ------
         InvalidArgument
-            If there are no groups, or others, or weights are negative.
+            If there are no groups, a name is not that of a group, or weights are negative.
         """
         groups = [str(dim) for dim in self.average.dims if dim not in ("chain", "draw", "scenario")]
         if not groups:
-            raise InvalidArgument("There are no groups: ask for them with by=.")
+            raise InvalidArgument("There are no groups: define them with by=.")
         names = [str(name) for name in self.average[groups[0]].values]
         unknown, negative = set(weights) - set(names), not all(weight >= 0.0 for weight in weights.values())
         if unknown or negative or not any(weights.values()):
@@ -127,69 +127,69 @@ def average_predictions(
     unit_index: Any = None,
     insecure_seed: int | None = None,
 ) -> AveragePredictions:
-    """Release what a model predicts on average over a table's own covariates, as they are or with some of them set.
+    """Release average predictions of a model over a table's covariates, observed or with some of them set to values.
 
-    That is how effects are stated as differences of means or risks (standardisation, the parametric g-formula), and
-    means of groups (small areas, poststratification).
+    Effects are then differences of means or risks (standardisation, the parametric g-formula); means of groups serve
+    small-area estimation and poststratification.
 
     Parameters
     ----------
     result : DataTree
         With a group ``posterior``: of `pymc_dp.sample`, or of `PrivateLikelihood.sample`. It has to be public already.
     scenarios : mapping of str to mapping
-        By name, which columns are set to what: ``{"treated": {"drug": 1}, "untreated": {"drug": 0}}``. Columns are
-        declared columns of `data`, in their own units, or data variables of the model: with a value, or an array with
-        an entry for each row of the model, as for ``pm.set_data``. Default: one, with all rows as they are.
+        Columns and their values, by name of the scenario: ``{"treated": {"drug": 1}, "untreated": {"drug": 0}}``. A
+        column is a declared column of `data`, with a value in its own unit, or a data variable of the model, with a
+        value, or an array with an entry for each row of the model, as for ``pm.set_data``. Default: a single scenario
+        with the observed rows.
     by : str, or mapping of str to sequence of str, optional
         Average within groups: of a declared category or truth value of `data`, or of a data variable of codes from 0
         on, with names of the codes.
     equal_to, at_most : object, optional
-        Predict the probability that the response is this, or at most this. Default: its mean.
+        Predict the probability that the response equals this value, or is at most this value. Default: its mean.
     budget, model, data, budget_share, unit, unit_index, insecure_seed
-        As of `pymc_dp.check`.
+        As in `pymc_dp.check`.
 
     Returns
     -------
     AveragePredictions
-        Print it.
+        Print it for a summary.
 
     Raises
     ------
     InvalidArgument, UnsupportedModel, BudgetExceeded, RunInterrupted
-        As of `pymc_dp.check`.
+        As in `pymc_dp.check`.
 
     Notes
     -----
-    Released are the sums of predictions at the posterior's mean, cut to a range that noisy counts find (to [0, 1] for
-    probabilities), and of how predictions at 100 draws differ from these, each unit's clipped together, with a bound
-    for each group that noisy counts find (`pymc_dp.release.surveys`). Draws of an average add both, and noise as
-    large as was added to them. A unit of several rows counts by the mean of its rows. The average is over the units
-    that are in the table; by how much it would be another one for other units of the same population is not in the
-    interval.
+    Two kinds of sums are released: of predictions at the posterior's mean, cut to a range from noisy counts (to [0, 1]
+    for probabilities), and of the differences between predictions at 100 draws and these, clipped by unit with a
+    bound from noisy counts for each group (`pymc_dp.release.surveys`). A draw of an average is the sum of both, plus
+    noise of the same size as the released noise. A unit of several rows counts by the mean of its rows. The average is
+    over the units of the table: the interval does not cover the sampling of these units from a population.
     """
     budget, share = checked_budget(budget, budget_share)
     model = form_of_result(model_in_context(model), result)
     view = view_of(model, unit, unit_index, data, with_response=True)
     fitted = Fitted(result, model, view)
     template = None if data is None or data.schema is None else data.template_of(view.row_split.n_rows)
-    questions = _Questions(view, Rewriting(model, view, template), scenarios or {"as it is": {}}, by, equal_to, at_most)
-    rows = UnitLikelihood(view, first_order=False, beside=questions.rewriting.columns)
-    survey = Survey("average predictions", questions.requests, share, insecure_seed)
+    queries = _Queries(view, Rewriting(model, view, template), scenarios or {"as it is": {}}, by, equal_to, at_most)
+    rows = UnitLikelihood(view, first_order=False, beside=queries.rewriting.columns)
+    survey = Survey("average predictions", queries.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     rows.warm_up_response()
     with asking(survey, budget, [rows], [data], [result]) as ((ask,), facts):
-        groups = questions.answered(ask, fitted, facts.get("n_units"))
-    return AveragePredictions(tree_of(groups, {**facts, "quantity": questions.quantity}))
+        groups = queries.released(ask, fitted, facts.get("n_units"))
+    return AveragePredictions(tree_of(groups, {**facts, "quantity": queries.quantity}))
 
 
-class _Questions:
-    """The queries about scenarios, and the groups of a result from their answers."""
+class _Queries:
+    """The queries of scenarios, and the groups of a result computed from their releases."""
 
     def __init__(
         self, view: ModelView, rewriting: Rewriting, scenarios: Any, by: Any, equal_to: Any, at_most: Any
     ) -> None:
         response = view.row_split.response
-        assert response is not None  # noqa: S101  it was asked for
+        assert response is not None  # noqa: S101  as the view was read with the response
         self.rewriting, name = rewriting, str(response.name)
         kind: Quantity
         if equal_to is not None and at_most is not None:
@@ -212,19 +212,19 @@ class _Questions:
         self._scenarios = list(scenarios)
         rewritten = tuple(rewriting.scenario(name, columns, responses) for name, columns in scenarios.items())
         self._predicted = Predicted(rewritten, kind)
-        #: The range of predictions, where it is known.
+        #: The range of predictions, where it is public.
         self._limits = (0.0, 1.0) if kind != "mean" or response.n_levels == 2 else None
         place, self._groups = (NO_INPUT, ["all"]) if by is None else rewriting.group_of(by)
         self._dim = by if by is None or isinstance(by, str) else next(iter(by))
         self._by = Axis(place, 0, NO_INPUT, np.arange(0.5, len(self._groups) - 1))
-        # Of predictions within the range no norm is larger than twice half the width for each draw and scenario.
+        # Predictions are within the range, so a norm is at most twice half its width per draw and scenario.
         self._bins = math.ceil(2.0 * math.log2(2.0 * math.sqrt(_DRAWS * len(self._scenarios)) / _SMALLEST))
         declared = rewriting.declared_response if kind == "mean" else None
         self._own_units = (0.0, 1.0) if declared is None else scale_of(declared)
 
     @property
     def requests(self) -> tuple[ReleaseRequest, ...]:
-        """The releases."""
+        """The requested releases."""
         count, groups = len(self._scenarios), len(self._groups)
         of_range = _SHARE_OF_RANGE if self._limits is None else 0.0
         rest = 1.0 - of_range - _SHARE_OF_SIZES
@@ -236,8 +236,8 @@ class _Questions:
             ReleaseRequest("prediction_spreads", 1, rest * (1.0 - _SHARE_OF_SUMS), groups * count * _DRAWS, once=True),
         )
 
-    def answered(self, ask: Ask, fitted: Fitted, n: int | None) -> dict[str, xr.Dataset]:
-        """Ask the queries, and return the groups of a result; n is the number of units where it is public."""
+    def released(self, ask: Ask, fitted: Fitted, n: int | None) -> dict[str, xr.Dataset]:
+        """Make the releases, and return the groups of a result; n is the number of units where it is public."""
         theta, some, groups = fitted.mean, fitted.some_draws(_DRAWS), len(self._groups)
         low, high = self._limits or found_range(lambda edges: ask(PredictionCounts(self._predicted, theta, edges)))
         middle, half = (low + high) / 2.0, (high - low) / 2.0
@@ -257,7 +257,7 @@ class _Questions:
         coords = {"scenario": self._scenarios, group: self._groups}
         draws = xr.Dataset(
             {"average": (("chain", "draw", "scenario", group), shift + scale * averages[None])},
-            coords={"chain": [0], "draw": range(_DRAWS), **coords},  # which ArviZ's plots ask for
+            coords={"chain": [0], "draw": range(_DRAWS), **coords},  # as ArviZ's plots require
         )
         noise = xr.Dataset(
             {
@@ -278,15 +278,15 @@ def _averages(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return draws of averages, shape (draws, scenarios, groups), their noise, and the number of units by group.
 
-    Noise as large as was added is drawn once more for each draw: given the releases, sums are so uncertain. Groups with
-    fewer units than `least` have no averages. `n` is the number of units where it is public.
+    Each draw has fresh noise of the same size as the released noise, which is the uncertainty of the sums given the
+    releases. Groups with fewer units than `least` have no averages. `n` is the number of units where it is public.
     """
     (middle, half), error, groups = scale, sums.noise_std, len(bounds)
     released = sums.value.reshape(groups, -1).T
     noise = np.random.default_rng(0).normal(size=(_DRAWS, *released.shape))  # of public numbers
-    noise = (noise - noise.mean(axis=0)) / noise.std(axis=0)  # the draws' mean is what was released
+    noise = (noise - noise.mean(axis=0)) / noise.std(axis=0)  # so that the draws' mean is the released value
     units, totals = np.split(released + error * noise, [1], axis=1)
-    counted, of_units = released[:1], released[1:]  # noise in counts moves averages in proportion to their sums
+    counted, of_units = released[:1], released[1:]  # noise in counts changes averages in proportion to their sums
     if n is not None and groups == 1:
         counted, of_units = np.full((1, 1), float(n)), np.zeros_like(released[1:])
         units = np.full_like(units, float(n))

@@ -1,4 +1,4 @@
-"""`check`: whether a table agrees with a posterior of it."""
+"""`check`: a model check, of the responses of a table against a posterior."""
 
 import itertools
 import json
@@ -31,40 +31,40 @@ from pymc_dp.tables.schema import scale_of
 
 #: The axis of the mean that the model predicts.
 PREDICTED = "predicted"
-#: Bins of an axis that is not declared, for plans: the price does not depend on how many there are.
+#: Bins of an axis that is not declared, for plans: the cost does not depend on their number.
 _EXPECTED_BINS = 8
-#: The part of the cost that finding bins has.
+#: The part of the cost for finding bins.
 _SHARE_OF_BINS = 0.15
 #: The fewest rows of a bin, as a part of their mean number.
 _FEWEST = 0.3
-#: Residuals that are known to less than a standard deviation are not published: the bin may hold hardly a row.
+#: Residuals with a larger standard error, in standard deviations, are not published: the bin may have almost no rows.
 _UNKNOWN = 1.0
 #: The level of the test: smaller p-values count as misfit.
 _LEVEL = 0.05
-#: A deviation of so many standard errors would have been seen four times in five: 1.645 + .84.
+#: A deviation of so many standard errors is detected with a power of .8 by a one-sided test at .05: 1.645 + .84.
 _SEEN = 2.49
-#: What rows are put into bins by: a name, its place among the inputs, names of levels, middle and half width.
+#: An axis of bins: a name, its place among the inputs, names of levels, middle and half width of its range.
 _Along = tuple[str, int, tuple[str, ...], tuple[float, float]]
 
 
 class Check:
-    """Released counts of a table's responses, and how far they are from a model's predictions.
+    """Released counts of a table's responses, and their deviations from a model's predictions.
 
     Attributes
     ----------
     tree : DataTree
         A group ``along_NAME`` for each axis (counts, locations of the residuals and other contrasts by bin, with
-        standard errors, NaN where hardly a row may be, and a p-value), ``all_rows`` and ``privacy``.
+        standard errors, NaN where a bin may have almost no rows, and a p-value), ``all_rows`` and ``privacy``.
     """
 
     def __init__(self, tree: DataTree) -> None:
         if "all_rows" not in tree:
-            raise InvalidArgument("This tree is no check: pass what dp.check returned.")
+            raise InvalidArgument("This tree is not a check: pass the result of dp.check.")
         self.tree = tree
 
     @property
     def axes(self) -> list[str]:
-        """What rows were put into bins by."""
+        """Names of the axes of bins: columns, and the predicted mean."""
         return [str(name).removeprefix("along_") for name in self.tree.children if str(name).startswith("along_")]
 
     @property
@@ -76,37 +76,37 @@ class Check:
 
     @property
     def p_value(self) -> float:
-        """The smallest of them, times how many there are: what a look at all of them is worth."""
+        """The smallest p-value times their number (Bonferroni): the p-value of all tests together."""
         found = self.p_values
         return min(1.0, float(found.min()) * len(found))
 
     @property
     def fits(self) -> bool:
-        """Whether nothing was seen that would be seen in less than one of twenty tables where the model holds."""
+        """Whether the p-value is at least .05: no deviation that is rarer than one in twenty if the model holds."""
         return self.p_value >= _LEVEL
 
     @property
     def residuals(self) -> pd.DataFrame:
-        """Location of the responses by bin, in standard deviations above what is predicted, with standard errors."""
+        """Location of the responses by bin, in standard deviations above the prediction, with standard errors."""
         along = {name: self.tree[f"along_{name}"].to_dataset()[["rows", "mean", "error"]] for name in self.axes}
         lines = {name: found.isel(shape=0, drop=True).to_dataframe() for name, found in along.items()}
         return pd.concat(lines, names=["axis"]).rename(columns={"mean": "location"})
 
     @property
     def would_be_seen(self) -> pd.Series:
-        """By axis, the location of a bin that would have been seen four times in five: the median over bins."""
+        """By axis, the deviation in the location of a bin that is detected with a power of .8: the median over bins."""
         found = self.residuals["error"].groupby("axis", sort=False).median() * _SEEN
         return found.rename("location")
 
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
-        lines = [heading(facts, f"Check of {facts['response']!r}"), f"{'':<24}{'p-value':>10}   {'what was seen'}"]
+        lines = [heading(facts, f"Check of {facts['response']!r}"), f"{'':<24}{'p-value':>10}   largest deviation"]
         for name, p_value in self.p_values.items():
             lines.append(f"{name:<24}{p_value:>10.2g}   {self._seen(str(name))}")
         if self.fits:
             seen = ", ".join(f"{value:.2g} along {name}" for name, value in self.would_be_seen.items())
             lines += [
-                "Nothing speaks against the model that noise and chance do not explain.",
+                "Noise and chance explain all deviations from the model.",
                 f"Seen four times in five would be: responses of a bin off by {seen} standard deviations.",
             ]
         else:
@@ -121,7 +121,7 @@ class Check:
         return "\n".join(lines)
 
     def _seen(self, name: str) -> str:
-        """Return the largest deviation along an axis, or the mean of a contrast of all rows, in words."""
+        """Return the largest deviation along an axis, or the mean of a contrast of all rows, as text."""
         if not name.startswith("along "):
             found = self.tree["all_rows"].to_dataset().sel(shape=name)
             return f"{float(found['mean']):+.3f} ± {float(found['error']):.3f}"
@@ -148,49 +148,49 @@ def check(
     unit_index: Any = None,
     insecure_seed: int | None = None,
 ) -> Check:
-    """Release how well a table agrees with a posterior of it, within a budget.
+    """Release a check of a posterior against the responses of a table, within a budget.
 
     Parameters
     ----------
     result : DataTree
         With a group ``posterior``: of `pymc_dp.sample`, or of `PrivateLikelihood.sample`. It has to be public already.
     by : str, sequence of str, or mapping of str to array
-        Columns that residuals are looked at along, besides the mean that the model predicts: declared columns of
+        Columns for residuals by bin, in addition to the predicted mean: declared columns of
         `data`, data variables of the model with one number in a row, or arrays with an entry for each row of the model.
-        A column need not be in the likelihood: that is how a covariate is found that was left out.
+        A column need not be in the likelihood, so that the check can detect an omitted covariate.
     model : pm.Model, optional
-        The model that `result` is a posterior of. Default: that of the ``with`` context.
+        The model of the posterior `result`. Default: that of the ``with`` context.
     data : Table, optional
-        The protected table, where the model stands on invented rows.
+        The protected table, where the model holds invented rows.
     bins : int, optional
-        Of every axis, but those of categories. Default: 4 to 8, the fewer the more noise there is.
+        Number of bins of every axis, except those of categories. Default: 4 to 8, fewer with more noise.
     budget, budget_share, insecure_seed
-        As of `pymc_dp.describe`.
+        As in `pymc_dp.describe`.
     unit, unit_index
-        As of `pymc_dp.sample`: what is protected.
+        The unit of privacy, as in `pymc_dp.sample`.
 
     Returns
     -------
     Check
-        Print it.
+        Print it for a summary.
 
     Raises
     ------
     InvalidArgument
         If an argument is missing or out of range, or ``by`` names the response; before anything is charged.
     UnsupportedModel
-        If there are several responses in a row, or PyMC knows no distribution function of them; before anything is
+        If there are several responses in a row, or PyMC has no distribution function of them; before anything is
         charged.
     BudgetExceeded, RunInterrupted
-        As of `pymc_dp.describe`.
+        As in `pymc_dp.describe`.
 
     Notes
     -----
-    For each row the probability that the model gives to at most its response is computed, at the posterior's mean.
-    Where the model holds, these are uniform, whatever the row's columns. Noisy counts of them in levels, by bin of each
-    axis, are compared with that: see `pymc_dp.surveys.fit`. Bins are found by noisy counts, too. P-values are upper
-    bounds: they allow for the noise, for noise in the posterior, and for whole numbers. The rows of a unit are taken as
-    independent given the parameters, and a unit counts by the mean of its rows.
+    The statistic of a row is the model's cumulative probability of its response (probability integral transform), at
+    the posterior's mean. If the model holds, it is uniform, independently of the row's columns. Noisy counts of it in
+    levels, by bin of each axis, are compared with that: see `pymc_dp.surveys.fit`. Bins are found by noisy counts, too.
+    P-values are upper bounds: they allow for the noise, for noise in the posterior, and for discrete responses. The
+    rows of a unit are assumed independent given the parameters, and a unit counts by the mean of its rows.
 
     References
     ----------
@@ -202,7 +202,7 @@ def check(
     model = fit.form_of_result(model_in_context(model), result)
     view = view_of(model, unit, unit_index, data, with_response=True)
     response = view.row_split.response
-    assert response is not None  # noqa: S101  it was asked for
+    assert response is not None  # noqa: S101  as the view was read with the response
     fitted = fit.Fitted(result, model, view)
     scale = np.isin(fitted.places, view.scale_of_symmetric_rows)
     taken = (fitted.known, fitted.known & ~scale)
@@ -219,7 +219,7 @@ def check(
     for_bins = _SHARE_OF_BINS if searched else 0.0
     cells = max([_EXPECTED_BINS, *(len(names) for _, _, names, _ in axes)]) * (levels.size - 1 + spread)
     requests: tuple[ReleaseRequest, ...] = (ReleaseRequest("unit_counts", len(axes), 1.0 - for_bins, cells, once=True),)
-    if searched:  # bins are found by counts in bins of a kind of their own
+    if searched:  # the counts for finding bins are releases of another kind
         requests = (ReleaseRequest("bins", STEPS * searched, for_bins, FINEST, once=True), *requests)
     survey = Survey("check", requests, share, insecure_seed)
     noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
@@ -233,7 +233,7 @@ def check(
 
 
 def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict[str, np.ndarray]:
-    """Return the columns of axes with an entry for each row of the model, or refuse what is no such column."""
+    """Return the columns of axes, with an entry for each row of the model; refuse others."""
     names = [by] if isinstance(by, str) else list(by)
     if not all(isinstance(name, str) for name in names) or PREDICTED in names or len(set(names)) < len(names):
         raise InvalidArgument(f"by= must be different names of columns, none of them {PREDICTED!r}.")
@@ -252,7 +252,7 @@ def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict
 
 
 def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool) -> list[_Along]:
-    """Return the axes: the predicted mean, if there is one, and columns that are inputs from the place `first` on."""
+    """Return the axes: the predicted mean, if the model has one, and the columns, which are inputs from `first` on."""
     axes: list[_Along] = [(PREDICTED, PREDICTED_MEAN, (), (0.0, 1.0))] if with_mean else []
     schema = None if data is None else data.schema
     declared = {} if schema is None else {each.name: each for each in schema.modelled}
@@ -267,7 +267,7 @@ def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool
 
 
 def _bins_along(ask: Ask, place: int, theta: FloatArray, bins: int) -> FloatArray:
-    """Return edges between which there are about as many rows, and not much fewer anywhere, by noisy counts."""
+    """Return edges of bins with about equally many rows, and none with much fewer, from noisy counts."""
     edges, counts = found_bins(
         lambda between: ask(UnitCounts((Axis(place, 0, NO_INPUT, between),), theta, np.zeros(0), kind="bins"))
     )
@@ -285,7 +285,7 @@ def _bins_along(ask: Ask, place: int, theta: FloatArray, bins: int) -> FloatArra
 def _released(
     ask: Ask, axes: Sequence[_Along], theta: FloatArray, levels: FloatArray, bins: int, factors: fit.Factors
 ) -> dict[str, xr.Dataset]:
-    """Find bins, count rows in them, and return the groups of a check."""
+    """Find bins, release counts in them, and return the groups of a check."""
     groups, found = {}, []
     for name, place, names, (middle, half) in axes:
         edges = np.arange(0.5, len(names) - 1) if names else _bins_along(ask, place, theta, bins)

@@ -1,4 +1,4 @@
-"""`compare`: which of several models predicts a table better."""
+"""`compare`: a comparison of models by their predictions of a table."""
 
 import math
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ from pymc_dp.surveys.folding import Folds
 from pymc_dp.surveys.histogram import bins_that_most_keep
 from pymc_dp.tables import Table
 
-#: Draws that predictive densities are means over.
+#: Number of draws in the mean of a predictive density.
 _DRAWS = 32
-#: The part of the cost that finding the clip bound has, and the part of the units that are clipped.
+#: The part of the cost for finding the clip bound, and the part of the units that are clipped.
 _SHARE_OF_SIZES, _CLIPPED = 0.15, 0.01
-#: Octaves of differences: from 2**-20 to 2**10.
+#: Octaves of the sizes of differences: from 2**-20 to 2**10.
 _LOWEST, _OCTAVES = -20, 31
 
 
 class Comparison:
-    """How much better models predict a table than one of them does.
+    """Differences between the predictive densities of models and of a reference model.
 
     Attributes
     ----------
@@ -42,24 +42,24 @@ class Comparison:
 
     def __init__(self, tree: DataTree) -> None:
         if "differences" not in tree:
-            raise InvalidArgument("This tree is no comparison: pass what dp.compare returned.")
+            raise InvalidArgument("This tree is not a comparison: pass the result of dp.compare.")
         self.tree = tree
 
     @property
     def table(self) -> pd.DataFrame:
-        """One line for each model but the reference, best first.
+        """One line for each model except the reference, best first.
 
-        ``elpd_diff``: by how much the expected log predictive density of as many new units is above the reference's,
-        but for noise in the two fits; ``error``: its standard error, by chance in rows (``of_rows``), noise of this
-        release (``of_noise``) and of the fits (``of_fits``) together; ``in_sample``: the difference of the two
-        posteriors on the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
-        which was taken off; ``fit_diff``: how much more noise in its fit is expected to have cost, which was added.
+        ``elpd_diff``: difference in the expected log predictive density of as many new units to the reference,
+        corrected for noise in the two fits; ``error``: its standard error, from sampling of rows (``of_rows``) and
+        noise of this release (``of_noise``) and of the fits (``of_fits``) together; ``in_sample``: the noisy
+        difference of the two posteriors on the table's own units; ``p_diff``: difference in the effective number of
+        parameters, which was subtracted; ``fit_diff``: difference in the expected loss from noise in the fits, added.
         """
         return self.tree["differences"].to_dataset().to_dataframe().sort_values("elpd_diff", ascending=False)
 
     @property
     def for_arviz(self) -> pd.DataFrame:
-        """What ``arviz.plot_compare`` draws: ``elpd_diff`` and its error ``dse``, 0 of the reference, best first."""
+        """The input of ``arviz.plot_compare``: ``elpd_diff`` and its error ``dse``, 0 for the reference, best first."""
         lines = self.table[["elpd_diff", "error"]].rename(columns={"error": "dse"})
         reference = pd.DataFrame(0.0, index=[facts_of(self.tree)["reference"]], columns=lines.columns)
         return pd.concat([lines, reference]).sort_values("elpd_diff", ascending=False)
@@ -67,7 +67,7 @@ class Comparison:
     def __repr__(self) -> str:
         facts, table = facts_of(self.tree), self.table
         of = " of held-out units" if facts["held_out"] else ""
-        subject = f"Log predictive densities{of} beside those of {facts['reference']!r}"
+        subject = f"Log predictive densities{of} against those of {facts['reference']!r}"
         lines = [heading(facts, subject), four_digits(table)]
         for name, line in table.iterrows():
             times = abs(line["elpd_diff"]) / line["error"]
@@ -75,7 +75,7 @@ class Comparison:
             lines.append(
                 f"{name!r} predicts {better}, by {times:.1f} standard errors."
                 if times > 2.0
-                else f"{name!r} and {facts['reference']!r} cannot be told apart ({times:.1f} standard errors)."
+                else f"{name!r} and {facts['reference']!r} cannot be distinguished ({times:.1f} standard errors)."
             )
         return "\n".join(lines)
 
@@ -92,50 +92,50 @@ def compare(
     unit_index: Any = None,
     insecure_seed: int | None = None,
 ) -> Comparison:
-    """Release how much better some models predict a table than the first of them does, within a budget.
+    """Release differences in predictive accuracy between models and the first of them, within a budget.
 
     Parameters
     ----------
     models : mapping of str to (pm.Model, DataTree)
         At least two models of the same rows in the same order, each with its posterior: of `pymc_dp.sample` or
-        `PrivateLikelihood.sample`, public already. The first one is what the others are compared with.
+        `PrivateLikelihood.sample`, public already. The first one is the reference.
     data : Table, optional
-        The protected table, where the models stand on invented rows.
+        The protected table, where the models hold invented rows.
     held_out : bool
-        Whether the table has other units than those that the models were fitted to. Nothing is taken off then.
+        Whether the table has other units than those of the fits. ``p_diff`` is then not subtracted.
     folds : Folds, optional
-        In the place of `data`: of `pymc_dp.folds`. Each model then has a list of results, one for each of
-        ``folds.training``, and is asked about the units that this fit left out. All folds together are charged as one.
+        Instead of `data`: of `pymc_dp.folds`. Each model then has a list of results, one for each of
+        ``folds.training``, each evaluated on the units that its fit left out. All folds together are charged as one.
     budget, budget_share, insecure_seed
-        As of `pymc_dp.describe`; all comparisons together spend the share.
+        As in `pymc_dp.describe`; all comparisons together spend the share.
     unit, unit_index
-        As of `pymc_dp.sample`: what is protected.
+        The unit of privacy, as in `pymc_dp.sample`.
 
     Returns
     -------
     Comparison
-        Print it.
+        Print it for a summary.
 
     Raises
     ------
     InvalidArgument
         If an argument is missing or out of range, before anything is charged.
     UnsupportedModel
-        If models have other numbers of rows, or their likelihoods are no products over units.
+        If models have different numbers of rows, or likelihoods that are not products over units.
     BudgetExceeded, RunInterrupted
-        As of `pymc_dp.describe`.
+        As in `pymc_dp.describe`.
 
     Notes
     -----
-    The difference of log predictive densities of each unit is computed, each the logarithm of a mean over draws, and
-    cut to a bound that a histogram of their sizes finds. Sums of differences and of their squares are released
-    (`pymc_dp.release.surveys.DensityDifferences`). The models were fitted to the same units: on average that makes
-    a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
+    The statistic of a unit is the difference of its log predictive densities, each the logarithm of a mean over draws,
+    clipped to a bound from a noisy histogram of sizes. Sums of differences and of their squares are released
+    (`pymc_dp.release.surveys.DensityDifferences`). The models were fitted to the same units, which increases a
+    log-likelihood on average by the effective number of parameters: the trace of W = P (H⁻¹ + V)⁻¹ for a
     private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
-    parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out. What
-    noise in the fits is expected to have cost is added: half the trace of H W V Wᵀ. By how much it may have been
-    otherwise is a part of the error. With `held_out` it is that of as many units as are asked, and nothing where their
-    number is protected: `elpd_diff` is then `in_sample`, of the two posteriors as they are.
+    parameters in the likelihood. It is subtracted, as in Akaike's criterion, unless the units were held out. The
+    expected loss from noise in the fits is added: half the trace of H W V Wᵀ. The variance of that loss is a part of
+    the error. With `held_out` the loss is scaled to the number of units of the table, and zero where their
+    number is protected: `elpd_diff` is then `in_sample`, of the two posteriors themselves.
     """
     budget, share = checked_budget(budget, budget_share)
     held_out = _validate.truth("held_out", held_out)
@@ -179,8 +179,8 @@ def compare(
             n = float(facts.get("n_units") or max(counted, 1.0))
             p_diff = 0.0 if held_out else followed
             if held_out and folds is None:
-                # What noise in a fit costs is known of the rows that it was made to. Here are more or fewer: by how
-                # much is protected under add-remove, and nothing is corrected then.
+                # The loss from noise in a fit is known for the fit's own rows, and is scaled to the number of rows
+                # here; under add-remove the ratio is protected, and there is no correction.
                 n_fitted = facts_of(results[0]).get("n_units")
                 of_folds = n / float(n_fitted) if "n_units" in facts and n_fitted else 0.0
             fit_diff, of_fits = of_folds * loss, of_folds * math.sqrt(variance)
@@ -206,9 +206,9 @@ def compare(
 def _of_table(ask: Ask, one: Fitted, other: Fitted) -> tuple[float, ...]:
     """Compare two fits on one table.
 
-    Return the sum of differences and of their squares, the noisy number of units, the variance of the noise, the number
-    of parameters by which the first follows its rows more, the larger loss by noise in it on average and the variance
-    of that; and the clip bound.
+    Return the sum of differences and of their squares, the noisy number of units, the variance of the noise, the
+    differences of the two fits in the effective number of parameters and in the mean loss from noise, the variance of
+    the loss, and the clip bound.
     """
     draws = one.some_draws(_DRAWS), other.some_draws(_DRAWS)
     sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))

@@ -1,4 +1,4 @@
-"""`describe`: the contents of a declared table's columns, before anything is modelled."""
+"""`describe`: descriptive statistics of a declared table's columns."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -26,24 +26,24 @@ from pymc_dp.surveys.histogram import combined, nearest_shares, quantiles
 from pymc_dp.tables import Category, Date, Number, Schema, Table, Whole, YesNo
 from pymc_dp.tables.schema import Modelled, days, limits_of, scale_of
 
-#: Bins of a column of numbers, and of groups of them: a sum over many bins then has the noise of a few.
+#: Number of bins of a column of numbers, and of bins in a coarse bin: a sum over many bins has the noise of few counts.
 _BINS, _IN_A_GROUP = 64, 8
-#: The part of the cost that counts have; the others are for products of columns.
+#: The part of the cost for counts; the rest is for products of columns.
 _SHARE_OF_COUNTS = 0.6
-#: Quantiles that a description has, and the probability of their intervals.
+#: Levels of the quantiles of a description, and the probability of their intervals.
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
-#: By so many standard errors such an interval reaches to both sides.
+#: Half the length of such an interval, in standard errors.
 _SCORE = NormalDist().inv_cdf(0.5 + _INTERVAL / 2.0)
 #: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
-#: Missing entries of a column are as many as noise would have made, below so many standard errors.
+#: A smaller share of missing entries, in standard errors, counts as noise.
 _BY_NOISE = 3.0
-#: Ranks at which columns are compared with normal scores.
+#: Number of ranks at which columns are compared with normal scores.
 _GRID = 999
 
 
 class Description:
-    """Counts of every column of a table, means, standard deviations and correlations, with noise.
+    """Noisy counts of every column of a table, means, standard deviations and correlations.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Description:
 
     def __init__(self, tree: DataTree) -> None:
         if "columns" not in tree or "schema" not in facts_of(tree):
-            raise InvalidArgument("This tree is no description: pass what dp.describe returned.")
+            raise InvalidArgument("This tree is not a description: pass the result of dp.describe.")
         self.tree, self.schema = tree, Schema.from_json(facts_of(tree)["schema"])
 
     @property
@@ -82,15 +82,16 @@ class Description:
 
     @property
     def units(self) -> float:
-        """How many units there are; with noise, where that is not public."""
+        """The number of units; noisy, where that is not public."""
         facts, (first, *_) = facts_of(self.tree), self.schema.modelled
         counts = self._counts(first.name)
         return float(facts.get("n_units", counts.sum() + counts.attrs["missing"]))
 
     def narrowed(self) -> Schema:
-        """Return the schema with ranges that hold all but about a hundredth of the entries on each side.
+        """Return the schema with ranges that leave out about a hundredth of the entries on each side.
 
-        As far as the noise tells. Ranges are whole bins; what is declared of missing entries is cut to them.
+        The ranges are estimates from noisy counts, and consist of whole bins; the declared values of missing entries
+        are cut to them.
         """
         columns: list[Any] = []
         for column in self.schema:
@@ -110,24 +111,23 @@ class Description:
         return Schema(columns)
 
     def invented(self, n: int, seed: int = 0, *, redrawn: bool = False, missing: bool = True) -> pd.DataFrame:
-        """Return invented rows that resemble the table: its counts by column, and correlations of numbers.
+        """Return invented rows that resemble the table in its counts by column, and in correlations of numbers.
 
-        Drawn from released numbers alone, by a Gaussian copula; categories are independent of the other columns.
-        For dry runs, with ``dp.Table(frame, schema)``.
+        They are drawn from released numbers alone, by a Gaussian copula; categories are independent of other columns.
+        Use them for dry runs, with ``dp.Table(frame, schema)``.
 
         Parameters
         ----------
         n : int
-            How many rows.
+            Number of rows.
         seed : int
             Of the draws.
         redrawn : bool
-            Draw the distribution of each column first: what it may be, given the noise and how many units there are.
-            Numbers then have means and standard deviations that were drawn in the same way, and so have rates of
-            missing entries.
+            Draw the distribution of each column first, from its uncertainty given the noise and the number of units;
+            in the same way, draw the means and standard deviations of numbers, and rates of missing entries.
         missing : bool
-            Leave out as many entries of each column as are missing in the table, completely at random: whatever the
-            row holds, and whether others are missing. Where noise alone may have made what was released, none.
+            Leave out entries of each column at its released rate of missing entries, completely at random:
+            independently of the row's content and of other columns. A rate within noise counts as zero.
         """
         generator, of_missing = np.random.default_rng(seed), np.random.default_rng([seed, 1])
         rates = self._missing_rates(of_missing if redrawn else None) if missing else {}
@@ -135,13 +135,15 @@ class Description:
         ranks = {name: generator.random(n) for name in by_rank}
         if "correlation" in self.tree:
             names = [str(each) for each in self.tree["correlation"].to_dataset()["column"].values]
-            # Columns correlate less than their normal scores, by the correlations of both with their own scores.
+            # The correlation of two columns is that of their normal scores times both columns' correlations with their
+            # own scores.
             grid = (np.arange(_GRID) + 0.5) / _GRID
             values_of = [by_rank[name](grid) for name in names]
             scores = scipy.stats.norm.ppf(grid)
             kept = [float(np.corrcoef(scores, each)[0, 1]) if np.ptp(each) else 1.0 for each in values_of]
-            apart = np.array([self._apart(self.schema.column_of(name), rates.get(name, 0.0)) for name in names])
-            wanted = self._correlation(generator if redrawn else None) * np.outer(apart, apart) / np.outer(kept, kept)
+            factors = [self._correlation_factor(self.schema.column_of(name), rates.get(name, 0.0)) for name in names]
+            correlation = self._correlation(generator if redrawn else None)
+            wanted = correlation * np.outer(factors, factors) / np.outer(kept, kept)
             np.fill_diagonal(wanted, 1.0)
             values, vectors = np.linalg.eigh(wanted)
             root = vectors * np.sqrt(np.maximum(values, 1e-3))
@@ -158,7 +160,7 @@ class Description:
         return frame
 
     def _missing_rates(self, generator: np.random.Generator | None) -> dict[str, float]:
-        """Return the missing part of each column, 0 where noise may have made it; with a generator, as it may be."""
+        """Return the rate of missing entries of each column, 0 if within noise; drawn anew if given a generator."""
         found = self.tree["columns"].to_dataset()
         rates, errors = found["missing"].values, found["missing_error"].values
         rates = np.where(rates > _BY_NOISE * errors, np.clip(rates, 0.0, 1.0), 0.0)
@@ -169,17 +171,17 @@ class Description:
         return dict(zip(map(str, found["column"].values), map(float, rates), strict=True))
 
     def _moments(self, name: str) -> dict[str, float]:
-        """Return what was released of a column's mean and standard deviation."""
+        """Return the released mean and standard deviation of a column, with their errors."""
         found = self.tree["columns"].to_dataset().sel(column=name)
         return {each: float(found[each]) for each in ("mean", "mean_error", "sd", "sd_error")}
 
-    def _apart(self, column: Modelled, rate: float) -> float:
-        """Return the factor of a column's correlations without its missing entries, which count as one number."""
-        known, there = self._moments(column.name), 1.0 - rate
+    def _correlation_factor(self, column: Modelled, rate: float) -> float:
+        """Return the factor that corrects a column's correlations for missing entries, which count as one number."""
+        known = self._moments(column.name)
         if not (0.0 < rate < 1.0 and known["sd"] > 0.0):
             return 1.0
-        far = (_in_its_place(column) - known["mean"]) / known["sd"]
-        return math.sqrt((1.0 + rate * far**2) / there)
+        far = (_number_of_missing(column) - known["mean"]) / known["sd"]
+        return math.sqrt((1.0 + rate * far**2) / (1.0 - rate))
 
     def _values_by_rank(
         self, column: Modelled, generator: np.random.Generator, redrawn: bool
@@ -194,20 +196,20 @@ class Description:
             edges = self._with_redrawn_moments(column, shares, edges, generator)
         if isinstance(column, Number):
             return lambda ranks: np.interp(ranks, below, edges)
-        last = np.nextafter(edges[-1], edges[0])  # the end of the last whole number is no number of the range
+        last = np.nextafter(edges[-1], edges[0])  # the upper edge is one above the largest whole number
         return lambda ranks: np.floor(np.minimum(np.interp(ranks, below, edges), last))
 
     def _with_redrawn_moments(
         self, column: Number | Whole | Date, shares: FloatArray, edges: FloatArray, generator: np.random.Generator
     ) -> FloatArray:
-        """Return edges shifted and stretched to a mean and a standard deviation as they may be, given the noise.
+        """Return edges shifted and stretched to a mean and a standard deviation drawn from their uncertainty.
 
-        Noise in bins that are empty spreads shares over the range; moments are known far better.
+        Noise in empty bins spreads shares over the range; moments are far more precise.
         """
         centres, known = (edges[1:] + edges[:-1]) / 2.0, self._moments(column.name)
         mean = float(shares @ centres)
         sd = math.sqrt(float(shares @ ((centres - mean) ** 2 + np.diff(edges) ** 2 / 12.0)))
-        whole = 0.0 if isinstance(column, Number) else 1.0  # a whole number k stands from k to k + 1 here
+        whole = 0.0 if isinstance(column, Number) else 1.0  # a whole number k is the interval from k to k + 1 here
         sd_there = max(known["sd"], known["sd_error"], 1e-3 * sd)
         sd_error = math.hypot(known["sd_error"], sd_there / math.sqrt(2.0 * self.units))
         new_sd = sd_there * math.exp(min(sd_error / sd_there, 1.0) * generator.normal())
@@ -218,10 +220,7 @@ class Description:
         return found
 
     def _correlation(self, generator: np.random.Generator | None) -> FloatArray:
-        """Return correlations as released; or as they may be, given the noise and how many units there are.
-
-        Fisher's z is drawn then.
-        """
+        """Return the released correlations; with a generator, draws by Fisher's z, given noise and number of units."""
         found = self.tree["correlation"].to_dataset()
         values: FloatArray = np.clip(found["correlation"].values, -0.99, 0.99)
         if generator is None:
@@ -233,7 +232,7 @@ class Description:
         return drawn
 
     def _redrawn_shares(self, column: Modelled, generator: np.random.Generator) -> FloatArray:
-        """Return shares of bins as they may be, given noisy counts: of units like those in the table, by Dirichlet."""
+        """Return shares of bins drawn given noisy counts: noise is drawn anew, and shares from a Dirichlet."""
         counts, members = self._counts(column.name), _binned(column).members
         total = 0.0 if "n_units" in facts_of(self.tree) else None
         noise_std = float(self.tree["counts"].attrs["noise_std"])
@@ -276,16 +275,16 @@ def describe(
     table : Table
         With a schema. Where units have several rows, each unit counts by the mean of its rows.
     budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table.
+        The budget that is charged: use one for everything that is computed from the table.
     budget_share : float
-        Part of what is left of it that is spent.
+        Part of the remaining budget that is spent.
     insecure_seed : int, optional
         Seeds the noise, for tests on public data: the result is not private then.
 
     Returns
     -------
     Description
-        Print it.
+        Print it for a summary.
 
     Raises
     ------
@@ -294,14 +293,14 @@ def describe(
     BudgetExceeded
         If nothing is left of the budget.
     RunInterrupted
-        If it ends early, after it was charged.
+        If the call ends early, after the charge.
 
     Notes
     -----
-    Two releases with Gaussian noise. Counts by bin of every column: a unit has one in a bin of each axis of bins, so
-    that a unit that is replaced moves all counts together by at most the square root of twice the number of axes.
-    And the second moments of all columns, each cut to its range: see `pymc_dp.release.surveys.UnitMoments`. Everything
-    else is computed of these.
+    The two releases have Gaussian noise. The first has counts by bin of every column: a unit counts 1 in each axis of
+    bins, so that replacing a unit moves the vector of all counts by at most the square root of twice the number of
+    axes. The second has the second moments of all columns, each cut to its range: see
+    `pymc_dp.release.surveys.UnitMoments`. Everything else is computed from these.
     """
     if not isinstance(table, Table) or table.schema is None:
         raise InvalidArgument(
@@ -321,7 +320,7 @@ def describe(
     queries: list[UnitCounts | UnitMoments] = [UnitCounts(axes, np.zeros(0), np.zeros(0))]
     numbers = [each for each in columns if not isinstance(each, Category)]
     if numbers:
-        # The rows hold numbers between -1 and 1, but for raw ones and truth values.
+        # The rows hold numbers between -1 and 1, except for raw ones and truth values.
         as_they_are = [isinstance(each, YesNo) or each.raw for each in numbers]
         scales = [_own_scale(each) if own else (0.0, 1.0) for each, own in zip(numbers, as_they_are, strict=True)]
         coordinates = [Coordinate(places[each.name], *scale) for each, scale in zip(numbers, scales, strict=True)]
@@ -342,19 +341,16 @@ def describe(
 
 @dataclass(frozen=True, eq=False)
 class _Binned:
-    """The bins that a column is counted in. Missing entries have a bin of their own, the last one."""
+    """The bins of a column's counts, coarse ones and finest ones. The last bin of each axis is for missing entries."""
 
     column: Modelled
-    #: Of the finest bins, in the column's own units.
-    edges: FloatArray
-    #: Public numbers between bins as the rows hold them: of groups of bins, if there are any, and of the finest bins.
-    inner: list[FloatArray]
-    #: Which of the finest bins each bin holds.
-    members: list[FloatArray]
+    edges: FloatArray  # of the finest bins, in the column's own units
+    inner: list[FloatArray]  # public edges in the units of the rows: of coarse bins, if any, and of the finest bins
+    members: list[FloatArray]  # the finest bins in each bin, as indicators
 
 
 def _binned(column: Modelled) -> _Binned:
-    """Return the bins that a column is counted in."""
+    """Return the bins of a column's counts."""
     if isinstance(column, YesNo | Category):
         count = len(levels_of(column))
         return _Binned(column, np.arange(count + 1.0), [np.arange(0.5, count - 1)], [np.eye(count + 1)])
@@ -363,7 +359,7 @@ def _binned(column: Modelled) -> _Binned:
     if isinstance(column, Number):
         edges: FloatArray = np.linspace(low, high, _BINS + 1)
         between = edges[1:-1]
-    else:  # whole bins of whole numbers: of one each, if these are few
+    else:  # bins of equally many whole numbers, of one each if these are few
         step = max(1, math.ceil((high - low + 1) / _BINS))
         edges = np.append(np.arange(low, high + 1, step), high + 1)
         between = edges[1:-1] - 0.5
@@ -381,13 +377,13 @@ def _own_scale(column: Modelled) -> tuple[float, float]:
     return scale_of(replace(column, raw=False)) if isinstance(column, Number | Whole | Date) else (0.5, 0.5)
 
 
-def _in_its_place(column: Any) -> float:
-    """Return the number that stands for a missing entry, in the column's own units; of dates days since the first."""
+def _number_of_missing(column: Any) -> float:
+    """Return the number that replaces a missing entry, in the column's own units; for dates, days since the first."""
     return days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
 
 
 def in_own_units(column: Modelled, numbers: FloatArray) -> Any:
-    """Return entries of a column."""
+    """Return numbers as entries of a column: levels, truth values, numbers or dates."""
     if isinstance(column, Category):
         return np.array(column.all_levels)[numbers.astype(np.intp)]
     if isinstance(column, YesNo):
@@ -456,18 +452,18 @@ def _moments(
 ) -> tuple[float, ...]:
     """Return the mean, its error, the standard deviation and its error of a column, in its own units.
 
-    Given its sum and the sum of its squares, each with its error, over all units. Missing entries are taken off: their
-    number is known with noise, and the number that stands for them is public.
+    `sums` and `squares` are the column's sum and its sum of squares over all units, each with its error. Missing
+    entries are subtracted: their noisy count times the number that replaces them, which is public.
     """
     middle, half = _own_scale(column)
-    as_missing = (_in_its_place(column) - middle) / half
+    as_missing = (_number_of_missing(column) - middle) / half
     there, missing_error = max(total - n_missing, 1.0), math.sqrt(variance_missing)
     mean = (sums[0] - n_missing * as_missing) / there
     mean_error = math.hypot(sums[1], missing_error * (as_missing - mean)) / there
     square = (squares[0] - n_missing * as_missing**2) / there
     square_error = math.hypot(squares[1], missing_error * (as_missing**2 - square)) / there
     variance, variance_error = max(square - mean**2, 0.0), math.hypot(square_error, 2.0 * mean * mean_error)
-    # Intervals are of the variance: where noise hides it, a root is no line, and its end on one side is farther off.
+    # The interval of the variance is transformed by the root, which is not linear near 0; the longer side is taken.
     sd, room = math.sqrt(variance), _SCORE * variance_error
     farther = max(math.sqrt(variance + room) - sd, sd - math.sqrt(max(variance - room, 0.0)))
     sd_error = farther / _SCORE
@@ -475,7 +471,7 @@ def _moments(
 
 
 def _correlation_group(columns: Sequence[Modelled], square: FloatArray, errors: FloatArray, total: float) -> xr.Dataset:
-    """Return correlations, and standard errors of the noise in them by the delta method."""
+    """Return correlations, and their standard errors from noise by the delta method."""
     mean = square[0, 1:] / total
     covariance = square[1:, 1:] / total - np.outer(mean, mean)
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-6))

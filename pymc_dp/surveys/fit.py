@@ -1,15 +1,15 @@
-"""A published posterior, and statistics of noisy counts of probability levels against it. No data is here.
+"""Test statistics of a published posterior, from noisy counts of probability levels. This module has no data.
 
-Where a model holds, the probability that it gives to at most a row's response is uniform, whatever the row's other
-columns. Counts by bin of some column and by level of that probability are then multinomial within each bin, with
-probabilities that are known: the lengths of the levels. Noise of known variance is added.
+If a model holds, its cumulative probability of a row's response (the probability integral transform) is uniform,
+independently of the row's other columns. Counts by bin of a column and by level of that probability are then
+multinomial within each bin, with known probabilities: the lengths of the levels. Noise of known variance is added.
 
 `shapes` turns the levels' counts of a bin into contrasts, which have mean zero and variance ``n + s² |shape|²`` for n
-rows in the bin and noise of standard deviation s: location, spread, skewness, tails, and others. Responses that are
-whole numbers, whose mass is spread over levels, have a smaller variance, so that every p-value is an upper bound.
+rows in the bin and noise of standard deviation s: location, spread, skewness, tails, and others. Whole-number
+responses, whose mass is spread over levels, have a smaller variance, so that every p-value is an upper bound.
 
-Parameters that were fitted to the same rows make contrasts smaller. Noise in the fit makes them larger: by at most the
-factors that `excess` returns.
+Fitting parameters to the same rows reduces the variance of contrasts. Noise in the fit increases it, by at most the
+factors of `excess`.
 """
 
 import json
@@ -29,31 +29,31 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.release.interface import FloatArray
 from pymc_dp.reports.published import facts_of
 
-#: Draws that mean and covariance are computed of.
+#: Number of draws for mean and covariance.
 _MOST_DRAWS = 2000
-#: Levels of a continuous response: few, as each has noise of its own, and the outer ones where heavy tails show. A
-#: shift and tails are seen in them as well as in eight levels without noise, within a tenth, and better with it.
+#: Levels of a continuous response: few, as each has noise of its own, and the outer ones sensitive to heavy tails.
+#: Without noise they detect a shift and tails as well as eight levels, within a tenth; with noise, better.
 CONTINUOUS = np.array([0.0, 0.05, 0.35, 0.65, 0.95, 1.0])
-#: At most so many levels of whole numbers.
+#: Largest number of levels of whole numbers.
 MOST_LEVELS = 4
-#: Bins of an axis: as many as leave the variance of rows at half of that of noise, within these.
+#: Limits of the number of bins, and the number without a public number of units: see `suitable_bins`.
 _FEWEST_BINS, _MOST_BINS, _BINS = 4, 8, 6
 #: Names of the first contrasts.
 SHAPES = ("location", "spread", "skewness", "tails")
-#: Draws of a weighted sum of squares: p-values below 1e-4 are then known within a fifth.
+#: Draws of a weighted sum of squares: p-values below 1e-4 are then accurate within a fifth.
 _DRAWS = 400_000
 
 
 def form_of_result(model: Model, result: DataTree) -> Model:
-    """Return the form of a model that a result has draws of: centred or as it was written."""
+    """Return the model in the form of a result's draws: centred, or as the user wrote it."""
     return form_of(model, json.loads(facts_of(result).get("parameters", "{}")))
 
 
 class Fitted:
     """A published posterior on the unconstrained scale, and its private likelihood if there is one.
 
-    `known` says which parameters of the likelihood it depends on, and `places` their places among the model's. Refuses
-    a result without draws, or of another model.
+    `known` marks the parameters of the likelihood on which it depends, and `places` are the indices of its parameters
+    in the model. Refuses a result without draws, or of another model.
     """
 
     def __init__(self, result: DataTree, model: Model, view: ModelView) -> None:
@@ -70,15 +70,15 @@ class Fitted:
         self._parameters_in_likelihood = view.parameters_in_likelihood
 
     def some_draws(self, count: int) -> FloatArray:
-        """Return so many draws, evenly taken, one after the other."""
+        """Return evenly spaced draws, concatenated."""
         found: FloatArray = self.draws[np.linspace(0, len(self.draws) - 1, count).astype(int)].ravel()
         return found
 
     def covariances(self, taken: np.ndarray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return P, H and V of some parameters of the likelihood.
 
-        The covariance of the draws, the likelihood's curvature without noise, and the covariance of the noise in its
-        maximum.
+        P is the covariance of the draws, H the likelihood's curvature without noise, and V the covariance of the noise
+        in its maximum.
         """
         if self._likelihood is None:
             return np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
@@ -87,14 +87,14 @@ class Fitted:
         return np.atleast_2d(np.cov(self.draws[:, self.places[taken]].T)), information, noise + bias
 
     def effect_on_rows(self) -> tuple[float, float, float]:
-        """Return the number of parameters by which the mean follows the rows, mean and variance of the loss by noise.
+        """Return the effective number of parameters, and mean and variance of the loss from noise in the fit.
 
-        The trace of W = P (H⁻¹ + V)⁻¹, by which the posterior's mean follows the likelihood's maximum: the
-        log-likelihood of the rows that the fit was made to is larger by this, on average, than that of new rows. Noise
-        in the fit makes both smaller alike: noise v of covariance V moves the mean by W v, which takes half of
-        (W v)ᵀ H (W v) off the log-likelihood of all rows. The allowance for a bias of clipping, which is a part of V,
-        is mostly too large: it is no part of the mean, and all of it of the variance. Without a private likelihood, all
-        parameters follow the rows, and no noise is known.
+        The number is the trace of W = P (H⁻¹ + V)⁻¹, the derivative of the posterior's mean by the likelihood's
+        maximum: on average, the log-likelihood of the fit's own rows is larger by this than that of new rows. Noise
+        in the fit reduces both alike: noise v of covariance V moves the mean by W v, which reduces the log-likelihood
+        of all rows by half of (W v)ᵀ H (W v). The allowance for a bias of clipping, which is a part of V, is mostly
+        too large: it is left out of the mean, and counts in full in the variance. Without a private likelihood, the
+        number is that of all parameters, and the loss is taken as zero.
         """
         if self._likelihood is None:
             return float(self._parameters_in_likelihood), 0.0, 0.0
@@ -108,7 +108,7 @@ class Fitted:
 
 
 def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
-    """Return the edges of levels of the probability of at most a response."""
+    """Return the edges of levels of the cumulative probability of a response."""
     if not discrete:
         return CONTINUOUS
     count = MOST_LEVELS if n_levels is None else min(max(n_levels, 2), MOST_LEVELS)
@@ -116,9 +116,10 @@ def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
 
 
 def suitable_bins(n: int | None, noise_std: float, levels: FloatArray) -> int:
-    """Return the number of bins for counts with noise of this standard deviation, where n units are public.
+    """Return the number of bins for counts with noise of this standard deviation, for n units; n may be protected.
 
-    A deviation that is spread over the axis is seen best in few bins where noise prevails.
+    With dominant noise, few bins detect a deviation along the axis best: the variance of rows in a bin is then half of
+    the noise's.
     """
     if n is None:
         return _BINS
@@ -129,15 +130,15 @@ def suitable_bins(n: int | None, noise_std: float, levels: FloatArray) -> int:
 def shapes(levels: FloatArray) -> FloatArray:
     """Return contrasts of levels, shape (levels - 1, levels): Hermite polynomials of normal scores, orthonormal.
 
-    Under the model they have mean 0 and variance 1 for each row. Each is made of the mean of a polynomial in every
-    level, so that a wrong scale of a normal response moves the second one, spread, and no other.
+    Under the model they have mean 0 and variance 1 for each row. Their values are means of a polynomial over each
+    level, so that a wrong scale of a normal response changes the second one, spread, alone.
     """
     parts, edges = np.diff(levels), scipy.stats.norm.ppf(levels)
     density = scipy.stats.norm.pdf(edges)
     finite = np.where(np.isfinite(edges), edges, 0.0)
     found: list[FloatArray] = [np.ones(parts.size)]
     for power in range(1, parts.size):
-        # The integral of one polynomial times the density is the one before times the density.
+        # The integral of a polynomial times the density is minus the previous polynomial times the density.
         column = -np.diff(scipy.special.eval_hermitenorm(power - 1, finite) * density) / parts
         for each in found:
             column = column - (parts * column * each).sum() * each
@@ -147,22 +148,19 @@ def shapes(levels: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Contrasts:
-    """Contrasts of the counts in some bins, with noise."""
+    """Noisy contrasts of the counts in some bins."""
 
-    #: Sums over the rows of each bin, shape (bins, contrasts).
-    sums: FloatArray
-    #: Rows in each bin, not below zero.
-    rows: FloatArray
-    #: Variance of every contrast of a bin where the model holds, without noise: at most this.
-    of_rows: FloatArray
-    #: Covariance that noise adds, shape (contrasts, contrasts).
-    of_noise: FloatArray
+    sums: FloatArray  # over the rows of each bin, shape (bins, contrasts)
+    rows: FloatArray  # in each bin, not below zero
+    of_rows: FloatArray  # bound of the variance of a contrast by bin if the model holds, without noise
+    of_noise: FloatArray  # covariance of the noise, shape (contrasts, contrasts)
 
     def by_row(self, factors: "Factors") -> tuple[FloatArray, FloatArray]:
-        """Return the contrasts with names by row, and their standard errors, shape (bins, shapes) each.
+        """Return the named contrasts per row, and their standard errors, shape (bins, shapes) each.
 
-        By generalised least squares: the other contrasts hold noise alone, and are correlated with it. Locations are
-        about how many standard deviations responses lie above the prediction. `factors` enlarge the variance of rows.
+        By generalised least squares: the other contrasts contain noise alone, which is correlated with that of the
+        named ones. A location is about the distance of responses above the prediction, in standard deviations.
+        `factors` enlarge the variance of rows.
         """
         means, errors = [], []
         count = min(len(SHAPES), int(self.sums.shape[1]))
@@ -179,7 +177,7 @@ class Contrasts:
 def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: FloatArray | None) -> Contrasts:
     """Return contrasts of noisy counts, shape (bins, levels), in levels with these edges.
 
-    `spread`, shape (bins,), is for two levels: the sums of squared differences of a row's two parts, with noise.
+    `spread`, shape (bins,), is for two levels: noisy sums of squared differences of a row's two parts.
     """
     basis = shapes(levels)
     rows = np.maximum(counts.sum(axis=1), 0.0)
@@ -189,7 +187,7 @@ def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: 
 
 
 def mean_of_axes(found: Sequence[Contrasts]) -> Contrasts:
-    """Return the contrasts of all rows, as one bin: every axis counts the same rows, with noise of its own."""
+    """Return the contrasts of all rows as one bin: the mean over axes, which count the same rows with fresh noise."""
     sums, rows, of_rows = (
         np.mean([getattr(each, name).sum(axis=0, keepdims=True) for each in found], axis=0)
         for name in ("sums", "rows", "of_rows")
@@ -203,16 +201,16 @@ class Factors:
     """The factors, above 1, by which noise in the fit may enlarge the variance of contrasts: one for each direction."""
 
     of_all: FloatArray
-    #: The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the columns
-    #: of the rows.
+    #: The same without the scale of a symmetric family, which affects neither location nor skewness for any columns of
+    #: the rows.
     but_scale: FloatArray
-    #: Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but spread,
-    #: of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
+    #: Whether that family is the normal one, and the scale of all rows the same parameter: it affects spread alone, of
+    #: all bins in proportion to their rows. A wrong location does not affect tails, as these are even.
     normal: bool = False
 
     @property
     def largest(self) -> float:
-        """The largest of all."""
+        """The largest factor."""
         return float(self.of_all.max(initial=1.0))
 
     def of_shapes(self, count: int) -> FloatArray:
@@ -227,9 +225,9 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
     Let s be contrasts at the true parameters, S the score there, D and H their covariances and J the covariance of the
     two. With the error e of the fit, contrasts at the fit are s - J e. For a posterior of covariance P from a normal
     likelihood with curvature H, whose maximum has noise of covariance V, the covariance is D + J M Jᵀ with
-    M = P - W H⁻¹ - H⁻¹ Wᵀ and W = P (H⁻¹ + V)⁻¹. As J H⁻¹ Jᵀ is at most D, the covariance is at most D in all
-    directions but some, in which it is at most D times 1 + λ, for the positive eigenvalues λ of H^½ M H^½. Without
-    noise M = -P, and there are none: the known effect that fitted parameters make residuals smaller.
+    M = P - W H⁻¹ - H⁻¹ Wᵀ and W = P (H⁻¹ + V)⁻¹. As J H⁻¹ Jᵀ is at most D, the covariance is at most D, except in as
+    many directions as H^½ M H^½ has positive eigenvalues λ, in which it is at most D times 1 + λ. Without noise
+    M = -P, which has none: the known effect that fitted parameters make residuals smaller.
 
     `posterior` is P, on the unconstrained scale, `information` H and `noise` V.
     """
@@ -245,12 +243,12 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
 
 
 def p_value(found: Contrasts, factors: Factors) -> tuple[float, float, int]:
-    """Return the sum of squares of an axis' contrasts in units of their variances, its p-value, and their number.
+    """Return the sum of squares of an axis' standardised contrasts, its p-value, and the degrees of freedom.
 
-    Where a scale moves spread alone, the direction that moves the spread of all bins alike is left out. The factors
-    enlarge the variance of rows in as many directions, at most.
+    If the scale affects spread alone, the common direction of all bins' spread is left out. Each factor enlarges the
+    variance of rows in one direction, at most.
     """
-    noise, axes = np.linalg.eigh(found.of_noise)  # along these, noise is not correlated
+    noise, axes = np.linalg.eigh(found.of_noise)  # the noise is not correlated along these axes
     variance = np.maximum(found.of_rows[:, None] + np.maximum(noise, 0.0), np.finfo(float).tiny)
     rotated, degrees = found.sums @ axes, found.sums.size
     statistic = float((rotated**2 / variance).sum())
@@ -260,7 +258,7 @@ def p_value(found: Contrasts, factors: Factors) -> tuple[float, float, int]:
         size = float((way**2 / variance).sum())
         statistic -= float((way * rotated / variance).sum()) ** 2 / max(size, np.finfo(float).tiny)
         degrees -= 1
-    # The part of the variance that is of rows, in decreasing order: the factors may fall on the largest.
+    # The rows' parts of the variances, in decreasing order: in the worst case the factors enlarge the largest.
     of_rows = np.sort((found.of_rows[:, None] / variance).ravel())[::-1][: min(enlarged.size, degrees)]
     weights = 1.0 + (enlarged[: of_rows.size] - 1.0) * of_rows
     plain = degrees - weights.size

@@ -1,4 +1,4 @@
-"""`folds`: a table in parts, each of which is kept out of one fit."""
+"""`folds`: the parts of a table for cross-validation, each of which is left out of one fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from pymc_dp.tables import Table
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Parts of a table. Which unit is in which is confidential.
+    """Parts of a table for cross-validation. The assignment of units to parts is confidential.
 
     Attributes
     ----------
     training : tuple of Table
-        All units but those of a fold.
+        All units except those of a fold.
     testing : tuple of Table
-        The units of each fold. No unit is in two of them.
+        The units of each fold. No unit is in two folds.
     relation : str
-        Of the budgets that they are for.
+        The neighbouring relation of budgets for them.
     """
 
     training: tuple[Table, ...]
@@ -42,41 +42,42 @@ class Folds:
 
 
 def folds(table: Table, k: int, *, budget: PrivacyBudget) -> Folds:
-    """Return a table in k parts, for fits that leave one of them out: see `pymc_dp.compare`. Nothing is released.
+    """Return k folds of a table, for fits that leave one of them out: see `pymc_dp.compare`. Nothing is released.
 
-    Units are drawn by the operating system's entropy, whatever their rows hold and whatever others there are, so that
-    every part is a table of which one unit changes where one unit of the whole does. Numbers of rows and names of
-    units do not have that property: where a row is missing, all that follow have another number.
+    Units are assigned with the operating system's entropy, independently of their rows and of other units, so that a
+    change of one unit of the table changes one unit of a part. An assignment by row numbers or by names of
+    units does not have that property: if a row is missing, all later rows have other numbers.
 
     Parameters
     ----------
     table : Table
         The protected table, not on Dask.
     k : int
-        How many folds, at least 2.
+        Number of folds, at least 2.
     budget : PrivacyBudget
-        That runs on the parts are charged to: its relation says whether their sizes are public. This charges nothing.
+        The budget that runs on the parts are charged to; its relation determines whether their sizes are public.
+        This call charges nothing.
 
     Returns
     -------
     Folds
-        Use it as long as anything is computed of these parts: drawn again, they are others. What is no file is read
-        now, and held in memory as long: a database may give rows in another order, and a unit twice.
+        Keep the object for all computations with these parts: another call draws other folds. Sources that are not
+        files are read now, and held in memory: a database may return rows in another order later, and a unit twice.
 
     Raises
     ------
     InvalidArgument
-        If an argument is none of these, the table is a fold for another relation, or there are fewer than two units
+        If an argument is of another type, the table is a fold for another relation, or there are fewer than two units
         for a fold, where their number is public.
     UnsupportedTable
         If the table is on Dask, or cannot be read.
 
     Notes
     -----
-    Under substitution all folds have the same number of units, or one more. A unit that is replaced leaves its place to
-    the one that comes; under add-remove each unit draws its fold by itself. So conditionally on what is drawn, one unit
-    changes in one fold and in the training parts of all others; and a mixture over the drawing keeps what is guaranteed
-    for each (joint convexity of hockey-stick divergences).
+    Under substitution all folds have the same number of units, or one more, and a replacing unit takes the fold of the
+    replaced one; under add-remove each unit draws its fold independently. So conditionally on the assignment, one unit
+    changes in one fold and in the training parts of all others; and a mixture over assignments has the guarantee that
+    each assignment has (joint convexity of hockey-stick divergences).
     """
     budget, _ = checked_budget(budget, 1.0)
     if not isinstance(table, Table):

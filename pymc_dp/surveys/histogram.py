@@ -1,6 +1,6 @@
-"""Noisy counts in bins: which bins hold rows, how large summands are, and counts from bins of several widths.
+"""Inference from noisy counts in bins: bins that hold rows, sizes of summands, and counts from bins of several widths.
 
-No data is here.
+This module has no data.
 """
 
 from collections.abc import Callable
@@ -10,20 +10,20 @@ import scipy
 
 from pymc_dp.release.interface import FloatArray, Release
 
-#: Bins are searched in steps: first octaves of a number's size, on both sides of zero, and then about so many parts of
-#: the bins that hold rows.
+#: Number of steps of the search for bins: the first has octaves of absolute values, on both sides of zero; each later
+#: one divides the bins that hold rows into about `_PARTS` parts.
 STEPS = 3
 _OCTAVES, _PARTS = 60, 64
 _SIZES = 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
 _EDGES_OF_OCTAVES = np.concatenate([-_SIZES[::-1], _SIZES])
-#: The most bins of a step, for plans.
+#: Largest number of bins of a step, for plans.
 FINEST = max(4 * _OCTAVES + 3, 2 * _PARTS + 2)
-#: A bin holds rows if its count is above zero by so many standard deviations of the noise.
+#: A bin is taken to hold rows if its count is above zero by so many standard deviations of the noise.
 _STANDS_OUT = 3.5
 
 
 def found_bins(counts_between: Callable[[FloatArray], Release]) -> tuple[FloatArray, Release]:
-    """Return edges of fine bins where rows are, and the counts between them, of the open ends as well.
+    """Return edges of fine bins around the rows, and the counts between them, those of the open ends included.
 
     `counts_between` releases counts by bin, given the edges between bins. It is called `STEPS` times.
     """
@@ -36,10 +36,10 @@ def found_bins(counts_between: Callable[[FloatArray], Release]) -> tuple[FloatAr
 
 
 def found_range(counts_between: Callable[[FloatArray], Release]) -> tuple[float, float]:
-    """Return numbers between which nearly all rows are, with room for those that noise hides.
+    """Return a range of nearly all rows, with a margin for rows that noise hides.
 
-    Bins that hold rows are found in two steps; the range is twice as wide. The third step counts rows beyond it: where
-    that count stands out of the noise, the range reaches as far as that of the octaves that hold rows.
+    Bins that hold rows are found in two steps; the range is twice as wide. The third step counts rows beyond it: on a
+    side where that count stands out of the noise, the range extends to that of the octaves that hold rows.
     """
     counts = counts_between(_EDGES_OF_OCTAVES)
     wide, fine = _hull(_EDGES_OF_OCTAVES, counts), _parts(_EDGES_OF_OCTAVES, counts)
@@ -50,7 +50,7 @@ def found_range(counts_between: Callable[[FloatArray], Release]) -> tuple[float,
 
 
 def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> int:
-    """Return the number of first bins with all units, but for about the part `beyond` and those that noise hides."""
+    """Return the number of first bins with all units except the part `beyond`, and those that noise hides."""
     total = max(float(sizes.sum()), 1.0)
     from_here = np.cumsum(sizes[::-1])[::-1]
     room = _STANDS_OUT * noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
@@ -59,21 +59,21 @@ def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> i
 
 
 def _hull(edges: FloatArray, counts: Release) -> tuple[float, float]:
-    """Return the ends of the bins that hold rows, with half as much again on both sides."""
+    """Return the range of the bins that hold rows, extended by half its width on both sides."""
     holds = _that_hold_rows(counts)
     low, high = float(edges[holds[0]]), float(edges[holds[-1] + 1])
     return 1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low
 
 
 def _parts(edges: FloatArray, counts: Release) -> FloatArray:
-    """Return edges that cut the bins which hold rows into parts; the open bins at both ends have none."""
+    """Return edges that divide the bins that hold rows into parts."""
     holds = _that_hold_rows(counts)
     parts = -(-_PARTS // holds.size)
     return np.unique(np.concatenate([np.linspace(edges[bin_], edges[bin_ + 1], parts + 1) for bin_ in holds]))
 
 
 def _that_hold_rows(counts: Release) -> np.ndarray:
-    """Return the bins that hold rows, without the open ones; the bin of the largest count, where none stands out."""
+    """Return the bins that hold rows, without the open ones; if none stands out, the bin with the largest count."""
     inner = counts.value[1:-1]
     holds = np.flatnonzero(inner > _STANDS_OUT * counts.noise_std)
     return holds if holds.size else np.array([inner.argmax()])
@@ -84,14 +84,14 @@ def combined(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the counts of the finest bins by weighted least squares, and the covariance of their noise.
 
-    They are the best linear unbiased estimates, and may be negative.
-    `counts` are noisy, the finest last; `members`, shape (bins, finest bins), are 1 where a finest bin lies in a bin.
-    `total` is the number of units, where it is public.
+    These are the best linear unbiased estimates, and may be negative. `counts` are noisy, those of the finest bins
+    last; `members`, shape (bins, finest bins), are 1 where a finest bin lies in a bin. `total` is the number of units,
+    where it is public.
     """
     design = np.concatenate(members)
     covariance = np.linalg.inv(design.T @ design)
     found = covariance @ design.T @ np.concatenate(counts)
-    if total is not None:  # the difference to it is spread in proportion to the variances of counts
+    if total is not None:  # constrained least squares: the difference to the total is spread by covariance
         of_total = covariance.sum(axis=1)
         found = found + of_total * (total - found.sum()) / of_total.sum()
         covariance = covariance - np.outer(of_total, of_total) / of_total.sum()
@@ -107,17 +107,17 @@ def quantiles(
     *,
     whole_numbers: bool,
 ) -> FloatArray:
-    """Return quantiles of the table, and ends of intervals that hold them with the probability `interval`.
+    """Return quantiles of the table, and ends of intervals that contain them with the probability `interval`.
 
-    An interval is of the noise alone, and of whole bins; `whole_numbers` says whether each bin holds whole numbers.
-    Rows of the result, shape (3, levels): the quantiles, the lower and the upper ends.
+    The intervals account for the noise alone, and consist of whole bins; `whole_numbers` is whether the bins consist
+    of whole numbers. Rows of the result, shape (3, levels): the quantiles, the lower and the upper ends.
     """
     total, bins, wanted = max(float(counts.sum()), 1.0), len(counts), levels[:, None]
     found = np.interp(levels, np.concatenate([[0.0], np.cumsum(nearest_shares(counts / total))]), edges)
     up_to = np.cumsum(counts)[:-1] / total
     lower = np.tri(bins)[:-1]
     room = scipy.stats.norm.ppf(0.5 + interval / 2.0) * np.sqrt(np.diag(lower @ covariance @ lower.T)) / total
-    # Of the true counts, the quantile is in the first bin up to which there are as many as the level asks for.
+    # The quantile is in the first bin whose true cumulative share reaches the level.
     may_reach, falls_short = up_to + room >= wanted, up_to - room < wanted
     first = np.where(may_reach.any(axis=1), may_reach.argmax(axis=1), bins - 1)
     last = np.where(falls_short.any(axis=1), bins - 1 - falls_short[:, ::-1].argmax(axis=1), 0)

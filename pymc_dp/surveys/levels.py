@@ -1,4 +1,4 @@
-"""`find_levels`: the levels of columns whose levels nobody has listed, and about how many units have each."""
+"""`find_levels`: the frequent levels of columns without a public list of levels, and their approximate counts."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, 
 from pymc_dp.tables import Category, Table
 from pymc_dp.tables.schema import OTHER
 
-#: The part of a budget's delta that is spent where nobody has said how much.
+#: The part of a budget's delta that is spent by default.
 _PART_OF_DELTA = 0.1
 
 
 class Levels:
-    """Levels that enough units have, and about how many have each.
+    """Released levels of columns, and noisy numbers of units that have them.
 
     Attributes
     ----------
@@ -34,30 +34,30 @@ class Levels:
 
     def __init__(self, tree: DataTree) -> None:
         if "levels" not in tree or "columns" not in facts_of(tree):
-            raise InvalidArgument("This tree holds no levels: pass what dp.find_levels returned.")
+            raise InvalidArgument("This tree holds no levels: pass the result of dp.find_levels.")
         self.tree = tree
 
     @property
     def columns(self) -> list[str]:
-        """The columns that were asked about."""
+        """The columns of the call."""
         return list(json.loads(facts_of(self.tree)["columns"]))
 
     @property
     def table(self) -> pd.DataFrame:
-        """The noisy count of each level, and its standard error by noise."""
+        """The noisy count of each level, and the standard deviation of its noise."""
         found = self.tree["levels"].to_dataset()
         lines = pd.DataFrame({"count": found["count"].values, "error": found.attrs["noise_std"]})
         return lines.set_index(pd.MultiIndex.from_arrays([found["column"].values, found["level"].values]))
 
     @property
     def categories(self) -> list[Category]:
-        """Declarations of columns that a level was found of; all others count as ``"other"``."""
+        """Declarations of the columns with released levels; other levels of these count as ``"other"``."""
         return [
             Category(name, found) for name in self.columns if (found := [each for each in self[name] if each != OTHER])
         ]
 
     def __getitem__(self, column: str) -> list[str]:
-        """Return the levels of a column, those of the most units first."""
+        """Return the released levels of a column, by decreasing count."""
         found = self.tree["levels"].to_dataset()
         pairs = zip(found["column"].values, found["level"].values, strict=True)
         return [str(level) for name, level in pairs if name == column]
@@ -84,30 +84,30 @@ def find_levels(
     unit: str | None = None,
     insecure_seed: int | None = None,
 ) -> Levels:
-    """Release which levels columns of texts have, where nobody has listed them, within a budget.
+    """Release the frequent levels of columns of texts without a public list of levels, within a budget.
 
-    A level is published as it stands in the table. So it is for columns in which a text that many units share tells of
-    none of them, such as a ward or a diagnosis; a name is hidden by the threshold as long as few units have it.
+    A level is published verbatim. So use this for columns in which a text that many units share reveals nothing of any
+    of them, such as a ward or a diagnosis; the threshold hides a name as long as few units have it.
 
     Parameters
     ----------
-    table : Table, or whatever it takes
+    table : Table, or a source of one
         The protected table. The columns need not be declared.
     columns : str or sequence of str
-        Which columns.
+        Names of columns.
     budget, budget_share, insecure_seed
-        As of `pymc_dp.describe`. Where the budget does not say how much of delta is for levels (`delta_for_levels`),
-        this has to be the first run.
+        As in `pymc_dp.describe`. Unless the budget has a part of delta for levels (`delta_for_levels`), this has to be
+        the first run.
     delta : float, optional
-        The probability that any level is published that one unit alone has. Default: what the budget has for levels, or
+        The probability that any level of one unit alone is published. Default: the budget's part for levels, or
         a tenth of its delta.
     unit : str, optional
-        Where `table` is no `Table`: the column that says which unit a row belongs to.
+        If `table` is not a `Table`: the column that identifies the unit of a row.
 
     Returns
     -------
     Levels
-        Print it. ``dp.Table(source, schema=[..., *levels.categories])`` declares what was found.
+        Print it for a summary. ``dp.Table(source, schema=[..., *levels.categories])`` declares the released levels.
 
     Raises
     ------
@@ -116,14 +116,14 @@ def find_levels(
     UnsupportedTable
         If a column is missing or has no levels, or the table is on Dask.
     BudgetExceeded, RunInterrupted
-        As of `pymc_dp.describe`; the former, too, if nothing is left of the delta for levels.
+        As in `pymc_dp.describe`; `BudgetExceeded`, too, if nothing is left of the delta for levels.
 
     Notes
     -----
-    Each unit counts for one level of each column: of several rows for the one that most of them have. Levels that occur
-    get Gaussian noise on their counts, and those above a threshold are published: see `pymc_dp.release.levels`. Entries
-    are read as those of a `Category`. Counts near the threshold are more often too large than too small: others are not
-    seen.
+    Each unit counts for one level of each column: the most frequent one of its rows. The counts of levels that occur
+    get Gaussian noise, and those above a threshold are published: see `pymc_dp.release.levels`. Entries
+    are read as those of a `Category`. Published counts near the threshold are more often too large than too small, as
+    smaller ones are not published.
 
     References
     ----------
@@ -135,7 +135,7 @@ def find_levels(
         raise InvalidArgument('columns must be different names of columns: ["ward", "diagnosis"].')
     budget, share = checked_budget(budget, budget_share)
     if isinstance(table, Table) and unit is not None:
-        raise UnsupportedOption("A Table says itself what a unit is: dp.Person, or Table(..., unit=), not unit=.")
+        raise UnsupportedOption("A Table declares its units itself: dp.Person, or Table(..., unit=), not unit=.")
     if not isinstance(table, Table):
         table = Table(table, columns={name: name for name in names}, unit=unit)
     table.refuse_relation(budget.relation)
@@ -143,9 +143,9 @@ def find_levels(
         raise InvalidArgument(f"The column {table.unit!r} says who a person is: it has no levels to publish.")
     if delta is None:
         left = budget.delta_left_for_levels
-        delta = left or _PART_OF_DELTA * budget.delta  # where nothing is left, the budget refuses
+        delta = left or _PART_OF_DELTA * budget.delta  # if nothing is left, the budget refuses the plan
     query = LevelCounts(names, _validate.open_unit_interval("delta", delta))
-    # A unit moves two counts of a column at most.
+    # A unit changes at most two counts of a column.
     request = ReleaseRequest(query.kind, 1, 1.0, 2 * len(names), once=True, delta=query.delta)
     survey = Survey("levels", (request,), share, insecure_seed)
     survey.plan(budget)  # refuses early

@@ -1,4 +1,4 @@
-"""Scenarios as users write them, columns set to values, and the entries of the model's inputs that they change."""
+"""Scenarios, columns set to values, as settings of entries of the model's inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,13 +19,12 @@ from pymc_dp.tables.template import MadeOf
 
 
 class Rewriting:
-    """Replaces entries of the inputs of a model, on a template of a declared table or on the table itself.
+    """Settings of the inputs of a model, on a template of a declared table or on the table itself.
 
     Attributes
     ----------
     columns : dict of str to ndarray
-        Columns that the model does not read but that scenarios and groups need, in the order in which they stand after
-        its inputs.
+        Columns for scenarios and groups that the model does not read, in the order in which they follow its inputs.
     """
 
     def __init__(self, model: Model, view: ModelView, template: Template | None) -> None:
@@ -46,9 +45,9 @@ class Rewriting:
         return len(self._inputs) + list(self.columns).index(name)
 
     def scenario(self, called: str, columns: Any, responses: Sequence[Setting]) -> tuple[Setting, ...]:
-        """Return the settings of a scenario and those of the response, or refuse columns and values that cannot be.
+        """Return the settings of a scenario and those of the response; refuse unknown columns and impossible values.
 
-        `columns` are declared columns or data variables, and their values: a number; of a vector a row of it; of data
+        `columns` are declared columns or data variables, and their values: a number, or a row of a vector; for data
         variables also an array with an entry for each row of the model.
         """
         if not isinstance(called, str) or not isinstance(columns, Mapping):
@@ -63,7 +62,7 @@ class Rewriting:
         return tuple(settings)
 
     def response_set_to(self, value: Any) -> Setting:
-        """Return the setting of the response to a value, or refuse one that it cannot have."""
+        """Return the setting of the response to a value; refuse a value that it cannot have."""
         expected, column = self._inputs[self._response], self.declared_response
         if column is not None:
             number = float(array_of_part(column, column.name, _entry_of(column, value))[0])
@@ -81,7 +80,7 @@ class Rewriting:
         return self._declared(str(made_of[0])) if known else None
 
     def group_of(self, by: Any) -> tuple[int, list[str]]:
-        """Return the place of a column of codes, and names of its groups, or refuse what is no such column.
+        """Return the place of a column of codes, and names of its groups; refuse other columns.
 
         `by` is a declared category or truth value; or a data variable of codes from 0 on, with names of the codes.
         """
@@ -107,7 +106,7 @@ class Rewriting:
         return next((each for each in self._template.schema.modelled if each.name == name), None)
 
     def _of_column(self, called: str, column: Modelled, value: Any) -> list[Setting]:
-        """Return the settings by which a declared column has one value in all rows, alone or in a product."""
+        """Return the settings that give a declared column one value in all rows, alone or in a product."""
         template, entry = self._template, _entry_of(column, value)
         assert template is not None  # noqa: S101  columns are declared there
         parts = [part for part in template.schema.parts if template.schema.column_of(part) == column]
@@ -129,7 +128,7 @@ class Rewriting:
         return settings
 
     def _of_input(self, called: str, name: str, value: Any) -> list[Setting]:
-        """Return the settings by which an input of the model is replaced."""
+        """Return the settings that replace an input of the model."""
         place = next(
             (place for place, each in enumerate(self._inputs) if name in each.names and place != self._response), None
         )
@@ -156,7 +155,7 @@ class Rewriting:
         settings = []
         for entry in range(size):
             column = columns[entry]
-            if self._template is not None:  # invented rows, so that they may be looked at
+            if self._template is not None:  # these rows are invented, so that decisions may depend on them
                 if np.array_equal(column, own[entry]):
                     continue
                 if np.all(column == column[0]):
@@ -168,13 +167,13 @@ class Rewriting:
 
 
 def _entry_of(column: Modelled, value: Any) -> np.ndarray:
-    """Return a value of a declared column as one entry, as it would be read from the table, or refuse it."""
+    """Return a value of a declared column as one entry, as if read from the table; refuse an impossible value."""
     entry = entries_of(column, np.array([value], dtype=object))
     inside = bool(np.isfinite(entry[0]))
     if isinstance(column, Whole) and inside:
         inside = float(entry[0]).is_integer()
     if isinstance(column, Category):
-        inside = str(value) in column.all_levels  # another one would be what is not listed
+        inside = str(value) in column.all_levels  # `entries_of` would turn another value into "other"
     if inside and not isinstance(column, YesNo | Category):
         low, high = limits_of(column)
         number = entry[0] - (days(column.low) if isinstance(column, Date) else 0.0)
@@ -185,7 +184,7 @@ def _entry_of(column: Modelled, value: Any) -> np.ndarray:
 
 
 def _checked(name: str, value: np.ndarray, expected: RowInput) -> float:
-    """Return a number, or refuse one that an input cannot hold."""
+    """Return a value as a number; refuse a value that an input cannot hold."""
     if value.shape == () and value.dtype.kind in "biuf" and np.isfinite(value):
         if expected.dtype.kind == "f" or float(value).is_integer():
             return float(value)

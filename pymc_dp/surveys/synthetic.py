@@ -1,4 +1,4 @@
-"""`synthetic_tables`: tables that resemble the protected one, of released numbers alone; `pooled`: what they say."""
+"""`synthetic_tables`: tables like the protected one, from released numbers alone; `pooled`: estimates from them."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from pymc_dp.tables import Date, Template, Whole
 from pymc_dp.tables.columns import Columns, block_of
 from pymc_dp.tables.schema import scale_of
 
-#: As many tables, at least, tell how much their results differ.
+#: Least number of tables for an estimate of the variance between them.
 _FEWEST_TABLES = 2
 
 
@@ -34,44 +34,44 @@ def synthetic_tables(
     seed: int = 0,
     missing: bool = True,
 ) -> list[pd.DataFrame]:
-    """Return tables of invented rows: covariates of a description, and responses of a posterior. Nothing is released.
+    """Return tables of invented rows: covariates by a description, and responses by a posterior. Nothing is released.
 
-    Each table has a description of its own, redrawn within its noise and within what chance in the units allows, and a
-    draw of the posterior of its own. So results of the same analysis of all tables differ by as much as is not known,
-    noise included: see `pooled`.
+    Each table has its own draw of the description, given its noise and the sampling of units, and its own draw of the
+    posterior. So the differences between results of one analysis on all tables reflect the uncertainty, noise included:
+    see `pooled`.
 
     Parameters
     ----------
     result : DataTree
         With a group ``posterior``.
     description : Description
-        Of the same table, of at least the columns of `template`.
+        Of the same table, with at least the columns of `template`.
     template : Template
-        What the model stands on: ``table.template``.
+        The template on which the model was built: ``table.template``.
     model : pm.Model, optional
-        The model that `result` is a posterior of. Default: that of the ``with`` context.
+        The model of the posterior `result`. Default: that of the ``with`` context.
     m : int
-        How many tables.
+        Number of tables.
     n : int, optional
-        Rows of each. Default: as many as the description counts units.
+        Number of rows of each table. Default: the number of units in the description.
     seed : int
-        Of all draws. They are of public numbers.
+        Of all draws, which use public numbers only.
     missing : bool
         Leave out entries of covariates at the rates of the description, completely at random. The response of a row
-        follows what the model has in their place.
+        is then drawn with the number that replaces a missing entry.
 
     Returns
     -------
     list of DataFrame
         With the columns of `template`, in their own units. The model's response follows the model given the other
-        columns, and is never missing: the posterior was fitted with what a missing one counts as. Numbers are
+        columns, and is never missing: the posterior was fitted with the value that replaces a missing one. Numbers are
         correlated as described, and categories independent of them.
-        ``attrs["private"]`` says whether both results are private.
+        ``attrs["private"]`` is whether both results are private.
 
     Raises
     ------
     InvalidArgument
-        If an argument is none of these, or the model stands on anything but `template`.
+        If an argument is of another type, or the model is not built on `template` alone.
     UnsupportedModel
         If there are several responses in a row.
     """
@@ -88,8 +88,7 @@ def synthetic_tables(
     counted = max(int(np.rint(description.units)), 1)
     n = _validate.whole("n", counted if n is None else n, at_least=1)
     model = model_in_context(model)
-    view = read(model, with_response=True)
-    leaves = view.row_split.leaves
+    leaves = read(model, with_response=True).row_split.leaves
     inputs = [RowInput.of(leaf) for leaf in leaves]
     made_of = [template.parts_of(each, leaf.rows()) for each, leaf in zip(inputs, leaves, strict=True)]
     covariates = [place for place, leaf in enumerate(leaves) if not leaf.observed]
@@ -126,9 +125,9 @@ def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataF
     Parameters
     ----------
     estimates : array_like, shape (m,) or (m, quantities)
-        What was estimated of each table, such as coefficients.
+        Estimates from each table, such as coefficients.
     variances : array_like, of the same shape
-        Squared standard errors that the same analysis gave.
+        Their squared standard errors in the same analysis.
     probability : float
         Of the intervals.
 
@@ -144,9 +143,9 @@ def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataF
 
     Notes
     -----
-    With b the variance between estimates and v the mean of variances, estimates vary around what was drawn for their
-    table by v, and what was drawn by b - v: the variance of their mean around the truth is (1 + 1/m) b - v. It is taken
-    to be at least v: a table with as many rows as the protected one cannot tell less than that one does.
+    With b the variance between estimates and v the mean of variances, estimates vary around the drawn parameters of
+    their table by v, and these parameters by b - v: the variance of their mean around the truth is (1 + 1/m) b - v. It
+    is set to at least v: inference cannot be more precise than from the protected table itself, of as many rows.
 
     References
     ----------
@@ -162,8 +161,7 @@ def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataF
     between, v = (1.0 + 1.0 / m) * found.var(axis=0, ddof=1), within.mean(axis=0)
     enough = between > 2.0 * v
     freedom = np.where(enough, (m - 1.0) * (1.0 - v / np.where(enough, between, 1.0)) ** 2, m - 1.0)
-    total = np.maximum(between - v, v)
-    sd, mean = np.sqrt(total), found.mean(axis=0)
+    sd, mean = np.sqrt(np.maximum(between - v, v)), found.mean(axis=0)
     room = scipy.stats.t.ppf(0.5 + probability / 2.0, freedom) * sd
     return pd.DataFrame(
         {"mean": mean, "sd": sd, "low": mean - room, "high": mean + room, "degrees_of_freedom": freedom}

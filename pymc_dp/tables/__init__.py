@@ -1,4 +1,4 @@
-"""Tables that a model is not made of: files, data frames and clusters, whose rows the curator sums where they are."""
+"""Tables apart from the model: files, data frames and clusters, whose rows the curator sums in place."""
 
 from pymc_dp.tables.schema import Category, Date, Number, Person, Schema, Whole, YesNo
 from pymc_dp.tables.table import Table

@@ -1,6 +1,6 @@
-"""From columns to rows: which column feeds which input of the model, of which type, and what is refused.
+"""The mapping of a table's columns to the rows of the model's inputs, with checks of their types.
 
-Refusals say what is wrong by name of the column and type, never by a value: they cross the network.
+Messages name columns and types, never a value, as they cross the network.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
 
-#: Letters of a unit's name that are kept as they are: longer than those that sorted names have in common.
+#: Length up to which the name of a unit is kept; of longer names a digest replaces the rest.
 _LONGEST_NAME = 256
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns feed the inputs of the model. Public.
+    """The columns of the model's inputs. Public.
 
-    `of_inputs` has for each of `inputs` the columns that its row is made of: one for a number, several for a vector.
-    With a schema, these are its parts, products of two of them, and numbers that stand in every row. `unit` is the
-    column that says which unit a row belongs to; None if every row is a unit of its own.
+    `of_inputs` has the columns of each of `inputs`: one for a number, several for a vector. With a schema, these are
+    parts of the schema, products of two parts, and constants. `unit` is the column that identifies the unit of a row;
+    None if every row is a unit of its own.
     """
 
     of_inputs: tuple[tuple[MadeOf, ...], ...]
@@ -39,27 +39,27 @@ class Columns:
 
     @property
     def parts(self) -> list[str]:
-        """The columns, or parts of them, that inputs are made of, each once."""
+        """The distinct columns, or parts of them, in the inputs."""
         every = [each for made_of in self.of_inputs for each in made_of]
         factors = [part for each in every for part in (each if isinstance(each, tuple) else (each,))]
         return list(dict.fromkeys(part for part in factors if isinstance(part, str)))
 
     @property
     def names(self) -> list[str]:
-        """All columns of the source that are read, each once."""
+        """The distinct columns of the source that are read."""
         of_source = self.parts if self.schema is None else [self.schema.column_of(part).name for part in self.parts]
         return list(dict.fromkeys([*of_source, *([] if self.unit is None else [self.unit])]))
 
     @property
     def expected(self) -> list[str]:
-        """The columns that the source has to have."""
+        """The columns that the source is required to have."""
         return self.names if self.schema is None else self.schema.names
 
     def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the parts that inputs are made of, and the units, by name.
+        """Return the parts in the inputs, and the units, by name.
 
-        A column of `piece` is a vector, or a matrix with the row axis first for an input that is a vector. One that is
-        missing or has another type is refused; without a schema one with missing entries, too.
+        A column of `piece` is a vector, or a matrix with the row axis first for an input that is a vector. A column
+        that is absent or has another type is refused; without a schema a column with missing entries, too.
         """
         if self.schema is None:
             return {name: array_of(name, piece, is_unit=name == self.unit) for name in self.names}
@@ -75,13 +75,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class UnlistedColumns(Columns):
-    """Columns of texts whose levels nobody has listed, `unlisted`; no model has them for inputs. Public."""
+    """Columns of texts without a public list of levels, `unlisted`; they are not inputs of a model. Public."""
 
     unlisted: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """All columns of the source that are read, which it has to have."""
+        """The columns of the source that are read, which are also required."""
         return [*self.unlisted, *([] if self.unit is None else [self.unit])]
 
     expected = names
@@ -99,14 +99,14 @@ class UnlistedColumns(Columns):
 
 
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
-    """Return the columns of the model's inputs, as the user named them; refuse inputs without a name or columns."""
+    """Return the columns that the user named for the model's inputs; refuse inputs without a name or columns."""
     if not all(each.names for each in inputs):
         raise UnsupportedTable(
             "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "
             'say which columns it is: x = pm.Data("x", x), and Table(source, x=["age", "income"], ...).'
         )
     known = {name for each in inputs for name in each.names}
-    if unknown := sorted(set(given) - known):  # a wrong name leaves an input without columns as well
+    if unknown := sorted(set(given) - known):  # before the check for inputs without columns, which would be less clear
         names = ", ".join(name for each in inputs for name in each.names[:1])
         raise UnsupportedTable(
             f"The model has no input {', '.join(unknown)} with a value for each row: it has {names}."
@@ -128,9 +128,9 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     return Columns(tuple(found), tuple(inputs), unit)
 
 
-@np.errstate(all="ignore")  # a warning would tell of an entry
+@np.errstate(all="ignore")  # a warning would depend on an entry
 def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
-    """Return the rows of a piece of a table that `Columns.read` gave, sorted by unit where units have several rows.
+    """Return the rows of a piece of a table from `Columns.read`, sorted by unit where units have several rows.
 
     A column of another type or shape than the model's is refused.
     """
@@ -141,7 +141,7 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
         if columns.schema is None:
             rows.append(_rows(expected, [str(name) for name in made_of], arrays))
             continue
-        found = np.empty((n_rows, len(made_of)), dtype=expected.dtype)  # a type that holds all that was declared
+        found = np.empty((n_rows, len(made_of)), dtype=expected.dtype)  # a type that holds all declared values
         for place, each in enumerate(made_of):
             if isinstance(each, tuple):
                 found[:, place] = arrays[each[0]] * arrays[each[1]]
@@ -159,7 +159,7 @@ def _refuse_other_lengths(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the rows of one input whose columns the user named, of the model's type."""
+    """Return the rows of one input, by the columns that the user named, in the model's type."""
     for name in names:
         given = arrays[name].dtype
         if not (given.kind in "biuf" and np.can_cast(given, expected.dtype, "safe")):
@@ -184,9 +184,9 @@ def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndar
 
 
 def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> RowTable:
-    """Return rows sorted by unit, those of a unit in the order of their bytes: the order of the table does not matter.
+    """Return rows sorted by unit, and within a unit by their bytes: the result does not depend on the table's order.
 
-    Rows of a unit are added in floating point before they are clipped, so that their order has a say in the last bit.
+    Rows of a unit are added in floating point before they are clipped, so that their order affects the last bit.
     """
     if not len(units):
         return RowTable(rows, np.zeros(1, dtype=np.int64))
@@ -198,7 +198,7 @@ def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> RowTable:
 
 
 def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the unit of each row as something that sorts: a whole number or a text; refuse anything else."""
+    """Return the unit of each row as a sortable value, a whole number or a text; refuse other types."""
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind in "UT" or (values.dtype == object and all(isinstance(one, str) for one in values)):
@@ -208,7 +208,7 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _short(text: str) -> str:
-    """Return a text, of a long one its beginning and a digest: in an array all take as much memory as the longest."""
+    """Return a text, a long one as its beginning and a digest: in an array the longest text determines the memory."""
     if len(text) <= _LONGEST_NAME:
         return text
     return text[:_LONGEST_NAME] + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -222,7 +222,7 @@ def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:
 
 
 def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
-    """Return a column of a source, of whatever type; refuse a table without it."""
+    """Return a column of a source, in its own type; refuse a table without it."""
     try:
         return piece[name]
     except KeyError:
@@ -249,7 +249,7 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
         found = np.asarray(column)
     if found.dtype.kind == "f" and found.size:
-        missing |= bool(np.isnan(found.min()))  # the least entry of an array with a NaN in it is NaN
+        missing |= bool(np.isnan(found.min()))  # the minimum of an array with a NaN is NaN
     if found.dtype == object and found.ndim == 1:
         missing |= bool(pd.isna(found).any())
     if missing and is_unit:
@@ -271,9 +271,9 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
 
 @contextmanager
 def _silently(name: str) -> Iterator[None]:
-    """Read a column without warnings, which would tell of an entry, and without messages of errors that show it.
+    """Read a column without warnings, which depend on entries, and without messages of errors that show entries.
 
-    As those of PyArrow for texts in another encoding do.
+    PyArrow shows them, for instance, for texts in another encoding.
     """
     try:
         with np.errstate(all="ignore"):
@@ -299,7 +299,7 @@ def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
     found = found.array.__arrow_array__() if of_arrow else found
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
-    if pa.types.is_boolean(found.type):  # where one is missing, pandas would make all of them objects
+    if pa.types.is_boolean(found.type):  # with a missing entry, pandas would convert the column to objects
         found = found.cast(pa.int8())
     return found.to_pandas(date_as_object=False)
 
@@ -309,7 +309,7 @@ def _is_arrow(column: Any) -> bool:
 
 
 def _arrow_array(name: str, column: Any) -> np.ndarray:
-    """Return an Arrow column of numbers, truth values or texts, without a copy where its memory is as NumPy's."""
+    """Return an Arrow column of numbers, truth values or texts, without a copy if its memory layout is NumPy's."""
     import pyarrow as pa  # noqa: PLC0415  optional
 
     kind, types = column.type, pa.types

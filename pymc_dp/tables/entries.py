@@ -1,8 +1,8 @@
-"""Entries of a source's column, of whatever type, as numbers: each by itself, and none of them an error.
+"""Conversion of the entries of a source's column, of any types, to numbers: each by itself, and never with an error.
 
-What an entry becomes depends on it and on the declaration, never on another entry. So nothing here takes several
-entries of unknown types together: in a set, for instance, 1 and True are one, and which of them stays would depend on
-other rows. What cannot be read is missing. Types of whole columns are public, and wrong ones are refused.
+The number of an entry depends on the entry and on the declaration, never on another entry. So no operation here
+combines entries of unknown types: in a set, for instance, 1 and True are equal, and the one that stays would depend on
+other rows. An unreadable entry is missing. Types of whole columns are public, and wrong ones are refused.
 """
 
 import datetime
@@ -20,9 +20,9 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.tables.schema import Category, Date, Modelled, YesNo, days, level_of
 
 _YES, _NO = ("yes", "y", "true", "t"), ("no", "n", "false", "f")
-#: What is written where there is nothing.
+#: Texts that denote a missing entry.
 _NOTHING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
-#: Of a day: what pandas counts time in. Other counts of times are cut to so many: what is farther is in no range.
+#: Number of each of pandas' units of time in a day. Times in other units are cut to `_FAR`, beyond any range.
 _SECONDS = 86_400
 _PER_DAY = {"s": _SECONDS, "ms": _SECONDS * 10**3, "us": _SECONDS * 10**6, "ns": _SECONDS * 10**9}
 _FAR = 10**10
@@ -31,7 +31,7 @@ _WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
 
 @dataclass(frozen=True)
 class _Unlisted:
-    """A column whose levels nobody has listed. Each gets a code when it is first met. Confidential."""
+    """A column without a public list of levels. A level gets its code at its first occurrence. Confidential."""
 
     name: str
     codes: dict[str, float]
@@ -40,16 +40,16 @@ class _Unlisted:
 def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     """Return a column's entries as numbers, codes of levels, or days since 1970; NaN where they are missing.
 
-    `values` is a Series or an array. It is refused if the type of the whole column does not fit the declared one.
+    `values` is a Series or an array. A column whose type does not fit the declared one is refused.
     """
     if not isinstance(values, pd.Series):
         values = _series_of(column.name, values)
     if isinstance(values.dtype, pd.CategoricalDtype):
         categories = pd.Series(values.cat.categories)
-        of_categories = entries_of(column, categories) if len(categories) else np.empty(0)  # all are missing
+        of_categories = entries_of(column, categories) if len(categories) else np.empty(0)  # all entries are missing
         return _at(of_categories, values.cat.codes.to_numpy())
-    # Texts of Arrow alone: those that are equal are one. For pandas' own tables a text without an encoding is equal to
-    # another, the way that Python writes it.
+    # Only for Arrow's texts are equal texts identical: pandas' own hash tables take a text without an encoding as equal
+    # to its escaped form.
     if isinstance(values.dtype, pd.StringDtype) and values.dtype.storage == "pyarrow":
         codes, texts = pd.factorize(values)
         return _at(_each(column, texts), codes)
@@ -79,22 +79,22 @@ def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
 
 
 def _series_of(name: str, values: Any) -> "pd.Series[Any]":
-    """Return a Series of an array or a list, in which entries of unknown types stay as they are."""
+    """Return a Series of an array or a list, without a conversion of entries of unknown types."""
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(object), None)
-    if isinstance(values, list | tuple):  # NumPy would choose a type that all of them have
+    if isinstance(values, list | tuple):  # NumPy would convert all of them to a common type
         values = np.fromiter(values, dtype=object, count=len(values))
     values = np.asarray(values)
     if values.ndim != 1:
         raise UnsupportedTable(f"The column {name!r} has several entries in a row.")
-    if values.dtype.kind == "M" and np.datetime_data(values.dtype)[0] not in _PER_DAY:  # pandas raises for distant ones
+    if values.dtype.kind == "M" and np.datetime_data(values.dtype)[0] not in _PER_DAY:  # pandas raises for far times
         cut = np.clip(values.astype(np.int64), -_FAR, _FAR).astype(values.dtype)
         values = np.where(np.isnat(values), values, cut)
-    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else None)  # not texts, where all are
+    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else None)  # objects even if all are texts
 
 
 def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
-    """Return values by their places; NaN where the place is -1, which pandas writes for what is missing."""
+    """Return values by their places; NaN where the place is -1, which is pandas' code of missing entries."""
     found: FloatArray = np.append(values, np.nan)[places]
     return found
 
@@ -102,10 +102,9 @@ def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
 def _each(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     """Return entries of unknown types, one by one."""
     if isinstance(column, _Unlisted):
-        levels = [_level(entry) for entry in values]
         found = [
             math.nan if level.casefold() in _NOTHING else column.codes.setdefault(level, float(len(column.codes)))
-            for level in levels
+            for level in map(_level, values)
         ]
     elif isinstance(column, Category):
         codes = {level: float(code) for code, level in enumerate(column.all_levels)}
@@ -121,15 +120,15 @@ def _each(column: Modelled | _Unlisted, values: Any) -> FloatArray:
 
 
 def _number(entry: Any) -> float:
-    """Return the number that an entry is, or that stands there as Python writes it; NaN for anything else."""
+    """Return an entry that is a number, or a text with a number in Python's syntax, as a float; NaN for others."""
     readable = isinstance(entry, str | numbers.Real | np.bool_ | decimal.Decimal)
     if not readable:
         return math.nan
     try:
         return float(entry)
-    except OverflowError:  # of a whole number: beyond any range, on its side
+    except OverflowError:  # a whole number beyond any range
         return math.inf if entry > 0 else -math.inf
-    except (TypeError, ValueError):  # the former of NumPy's time spans, which count as whole numbers
+    except (TypeError, ValueError):  # TypeError for NumPy's time spans, which are instances of numbers.Real
         return math.nan
 
 
@@ -143,7 +142,7 @@ def _truth(entry: Any) -> float:
 
 
 def _level(entry: Any) -> str:
-    """Return an entry as a level; empty where it is missing. Whole numbers are their digits, whatever their type."""
+    """Return an entry as a level; empty where it is missing. Whole numbers of any type become their digits."""
     if isinstance(entry, str):
         return level_of(entry)
     if entry is None or entry is pd.NA or entry is pd.NaT:
@@ -153,19 +152,19 @@ def _level(entry: Any) -> str:
         return ""
     try:
         return str(int(found)) if found.is_integer() else str(entry).strip()
-    except Exception:  # of a number with thousands of digits, or of an object of the user's
+    except Exception:  # from a number with thousands of digits, or from an object of the user's class
         return ""
 
 
 def levels_of_entries(name: str, values: Any) -> np.ndarray:
     """Return a column's entries as levels, as an array of texts; None where they are missing.
 
-    As `entries_of` reads those of a `Category` that lists them, but for letters without an encoding. `values` is a
-    Series or an array.
+    The levels are those of `entries_of` for a `Category` that lists them, except for characters without an encoding.
+    `values` is a Series or an array.
     """
     found = _Unlisted(name, {})
     codes = entries_of(found, values)
-    # What has no encoding could be neither printed nor stored: each letter of it counts as a question mark.
+    # Characters without an encoding can be neither printed nor stored: each becomes a question mark.
     names = [level.encode("utf-8", "replace").decode("utf-8") for level in found.codes]
     return np.array([*names, None], dtype=object)[np.where(np.isnan(codes), -1.0, codes).astype(np.intp)]
 

@@ -21,15 +21,15 @@ from pymc_dp.rows.table import IntArray, RowTable
 from pymc_dp.tables.columns import Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
 from pymc_dp.tables.readers import arrow, arrow_columns
 
-#: Numbers of a block: with its copies a few tens of megabytes.
+#: Numbers in a block: with its copies a few tens of megabytes.
 _NUMBERS_OF_BLOCK = 2**20
-#: Of declared files that are kept in memory: room for what a run computes, and for other programs.
+#: Part of the memory up to which declared files are kept in it: the rest is for the run, and for other programs.
 _PART_OF_MEMORY = 0.25
 _ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
 
 
 class InMemory:
-    """Partitions that are held in memory, each unit in one block: what is computed of them is kept between passes."""
+    """Partitions in memory, each unit in one block; values computed from them are cached between passes."""
 
     may_be_forked = True
 
@@ -39,7 +39,7 @@ class InMemory:
         self.lengths = [part.n_units for part in self._parts]
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
-        """Yield what each partition answers."""
+        """Yield the answer of each partition."""
         for place, part in enumerate(self._parts):
             if units is None:
                 yield answer(part, asked)
@@ -47,14 +47,14 @@ class InMemory:
                 yield answer(part, asked, units[place])
 
     def refuse_changes(self) -> None:
-        """Do nothing: the rows are this object's own, or the user's arrays, as in a model."""
+        """Do nothing: the rows are held here, or are the user's arrays, as in a model."""
 
 
 class OutOfCore:
-    """Partitions that are read from files for every pass and forgotten: memory does not grow with the table.
+    """Partitions that are read from files in every pass and then dropped: memory does not grow with the table.
 
-    Nothing is remembered between passes either: an expansion's weights are computed anew in each. Whoever reads them
-    first sets `lengths`, how many units each block has.
+    Nothing is cached between passes: an expansion's weights are computed anew in each. The first reader sets `lengths`,
+    the number of units of each block.
     """
 
     may_be_forked = True
@@ -65,7 +65,7 @@ class OutOfCore:
         self.refuse_changes = self._files.refuse_changes
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
-        """Yield what each partition answers."""
+        """Yield the answer of each partition."""
         for place, piece in enumerate(self._files.pieces(self._columns)):
             if units is not None and not (place < len(units) and units[place].size):
                 continue
@@ -77,29 +77,29 @@ class OutOfCore:
 
 
 class Source(ABC):
-    """Where a table is."""
+    """The source of a table's rows."""
 
     @abstractmethod
     def count(self, unit: str | None) -> int:
         """Return the number of units. Public under substitution only."""
 
     def fixed(self) -> "Source":
-        """Return the same table, whose rows keep their order from one reading to the next."""
+        """Return the same table with a fixed order of rows over all readings."""
         return self
 
     @abstractmethod
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        """Yield the columns of pieces of the table; each piece has whole units."""
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Open the table, and close it at the end: partitions, here in memory, and how many rows there are."""
+        """Open the table, and close it at the end; yield partitions, here in memory, and the number of rows."""
         blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
         yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
 
 
 class Memory(Source):
-    """A table in memory, of which `read` returns the named columns by name."""
+    """A table in memory; `read` returns columns by name."""
 
     def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
         self._read, self._names = read, list(names)
@@ -111,12 +111,12 @@ class Memory(Source):
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
 
     def fixed(self) -> "Memory":
-        """Return the same table, read once: a database may give its rows in another order each time."""
+        """Return the same table, read once: a database may return its rows in another order each time."""
         once = self._read(self._names)
         return Memory(lambda _: once, self._names)
 
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit: of the whole."""
+        """Yield the columns of the whole table, as one piece."""
         table = self._read(columns.expected)
         refuse_absent(columns.expected, table)
         yield columns.read(table)
@@ -125,7 +125,7 @@ class Memory(Source):
 class Files(Source):
     """A table in files of this machine: a path, a pattern, a folder or a list of paths, in order of their names.
 
-    Refuses other formats, and files with the same rows.
+    Refuses other formats, a mix of formats, and a file that is named twice.
     """
 
     def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
@@ -158,36 +158,36 @@ class Files(Source):
         self._states: list[tuple[int, ...]] | None = None
 
     def count(self, unit: str | None) -> int:
-        """Return the number of units, reading no more than the column that names them."""
+        """Return the number of units; reads the column of units alone."""
         if unit is None:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
         return sum(len(np.unique(unit_codes(unit, piece[unit]))) for piece in pieces)
 
     def fixed(self) -> "Files":
-        """Return the same files, as they are now: rows of a file have an order, and one that changes is refused."""
+        """Return the same files in their present state: rows of a file have an order, and a changed file is refused."""
         found = copy(self)
         vars(found)["_states"] = _states_of(self._paths)
         return found
 
     def refuse_changes(self) -> None:
-        """Refuse, if a file has another size, time or place than when it was fixed."""
+        """Refuse a file whose size, time or place differs from its fixed state."""
         if self._states is not None and _states_of(self._paths) != self._states:
             raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
 
     def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the columns of pieces, always the same ones in the same order, none of which has a part of a unit."""
+        """Yield the columns of pieces with whole units, always the same pieces in the same order."""
         files = self if self._states is not None else self.fixed()
         files.refuse_changes()
         yield from _pieces(self._paths, columns)
-        files.refuse_changes()  # while they were read
+        files.refuse_changes()  # changes during the reading
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Read all rows once, so that whatever is wrong with them is found before anything is charged.
+        """Read all rows once, so that errors are found before the charge.
 
-        Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
-        pass. The bits are the same.
+        Declared columns take long to read: they are kept where their numbers fit into memory, and else read in each
+        pass, with the same bits.
         """
         partitions, n_rows = OutOfCore(template, self, columns), 0
         bytes_of_row = sum(each.dtype.itemsize * int(np.prod(each.shape, dtype=int)) for each in columns.inputs)
@@ -205,10 +205,10 @@ class Files(Source):
 
 
 class PartOfUnits(Source):
-    """Some units of a table of this machine, which is fixed.
+    """A part of the units of a fixed table of this machine.
 
-    `kept` says of each unit whether it is one of them: of rows in the order of the table, of units of several rows in
-    the order of their names. Confidential.
+    `kept` marks the units of the part: rows in the order of the table, or units of several rows in the order of their
+    names. Confidential.
     """
 
     def __init__(self, source: Source, kept: np.ndarray) -> None:
@@ -219,7 +219,7 @@ class PartOfUnits(Source):
         return int(self.kept.sum())
 
     def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        """Yield the columns of pieces of the table; each piece has whole units."""
         begin = end = 0
         for arrays in self.source.pieces(columns):
             if columns.unit is None:
@@ -246,9 +246,9 @@ def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:
 
 
 def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:
-    """Yield pieces of files, in order, as `Columns.read` gives them; those of units are cut where a unit ends.
+    """Yield pieces of files from `Columns.read`, in order; with units of several rows, pieces end where a unit ends.
 
-    Units that do not increase from row to row are refused: one could have rows in two pieces, and would count twice.
+    Rows that are not sorted by unit are refused: a unit could have rows in two pieces, and would count twice.
     """
     unit = columns.unit
     width = sum(int(np.prod(each.shape, dtype=int)) for each in columns.inputs) + (unit is not None)
@@ -277,7 +277,7 @@ def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.nd
 
 
 def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
-    """Yield record batches of a file with some of its columns."""
+    """Yield record batches of a file with the columns that are read."""
     with _opened(path) as file:
         if path.suffix in _PARQUET:
             refuse_absent(columns.expected, file.schema_arrow.names)
@@ -289,7 +289,7 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
 
 
 def _number_of_rows(path: Path) -> int:
-    """Return the number of rows of a file, which is written in it."""
+    """Return the number of rows of a file from its metadata."""
     with _opened(path) as file:
         if path.suffix in _PARQUET:
             return int(file.metadata.num_rows)
@@ -298,7 +298,7 @@ def _number_of_rows(path: Path) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a file; leave out the message of what its reader raises, which may hold entries."""
+    """Open a file; replace messages of its reader's errors, which may hold entries."""
     import pyarrow as pa  # noqa: PLC0415  optional
     import pyarrow.parquet as pq  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Tables on the workers of a Dask cluster: rows stay there, exact sums come back.
+"""Tables on the workers of a Dask cluster: rows stay on the workers, which return exact sums.
 
-Each worker thread holds one block. A pass sends a description to every block and adds what comes back: integers and
+Each worker thread holds one block. A pass sends a description to every block and adds the answers: integers and
 counts (`pymc_dp.tables.workers`). Keys of tasks are random numbers. Noise is drawn in the client alone, when
-all sums are there, so a pass that Dask repeats, on whatever worker, changes nothing: it is a pure function.
+all sums are complete, so a pass that Dask repeats, on any worker, changes nothing: it is a pure function.
 """
 
 import contextlib
@@ -39,20 +39,20 @@ from pymc_dp.tables.workers import (
     safe_block_numbers,
 )
 
-#: How often a client that waits looks whether there are workers, in seconds.
+#: Seconds between a waiting client's checks for workers.
 _LOOK_EVERY = 1.0
 _UNITS_OF_DATASETS = "Units of several rows are read from data frames: dataset.to_dask_dataframe() makes one."
-#: For how many seconds actors are waited for, before tasks are used instead.
+#: Seconds to wait for actors before tasks are used instead.
 _PATIENCE = 30.0
 
 
 class DaskPartitions:
-    """Blocks on workers, as the client sees them: keys, lengths and digests.
+    """The client's view of the blocks on workers: keys, lengths and digests.
 
-    In another process, such as that of a chain, it connects to the scheduler by itself.
+    In another process, such as that of a chain, it opens its own connection to the scheduler.
     """
 
-    #: A client has threads, which forks do not have.
+    #: A client has threads, which do not survive a fork.
     may_be_forked = False
 
     def __init__(
@@ -66,9 +66,9 @@ class DaskPartitions:
         self._here: _Connection | None = _Connection(client, list(blocks))
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
-        """Yield what each block answers, once all have.
+        """Yield the answer of each block, once all are complete.
 
-        Actors answer where there are; tasks, if a worker is lost meanwhile or there are none.
+        The answers come from actors; if there are none, or a worker is lost, from tasks.
         """
         here, description = self._connected(), cloudpickle.dumps(asked)
         given = {
@@ -76,7 +76,7 @@ class DaskPartitions:
             for place, digest in enumerate(self._digests)
             if units is None or units[place].size
         }
-        answers = here.asked_of_actors(given, self._deadline)
+        answers = here.answers_of_actors(given, self._deadline)
         if answers is None:
             futures = [
                 here.client.submit(
@@ -88,10 +88,10 @@ class DaskPartitions:
         yield from _accepted(answers)
 
     def refuse_changes(self) -> None:
-        """Refuse, if a block was read again and is not what it was."""
+        """Refuse a block that was read again with other content."""
         here = self._connected()
-        asked = [here.client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in here.blocks]
-        facts = _accepted(gathered(here.client, asked, self._deadline))
+        futures = [here.client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in here.blocks]
+        facts = _accepted(gathered(here.client, futures, self._deadline))
         if [each.digest for each in facts] != self._digests:
             raise TableChanged("A part of the table was read again and is not what it was. Start again.")
 
@@ -103,7 +103,7 @@ class DaskPartitions:
         return self._here
 
     def close(self) -> None:
-        """Let the workers forget the blocks."""
+        """Release the blocks on the workers."""
         if self._here is not None:
             self._here.close()
 
@@ -115,38 +115,38 @@ class DaskPartitions:
 
 
 class _Connection:
-    """A client, the blocks it keeps alive, and actors that hold them.
+    """A client, the blocks that it keeps alive, and actors that hold them.
 
-    An actor answers without the scheduler: in 4 milliseconds beside the work, where tasks take 18. Dask does not bring
-    a lost actor back, and a worker has one thread for all of its actors. So there are actors where workers have one
-    thread; and when one is lost, tasks do its work on the blocks, which are made again.
+    An actor answers without the scheduler: with an overhead of 4 milliseconds, where tasks have 18. Dask does not
+    restore a lost actor, and a worker has one thread for all of its actors. So actors are used where workers have one
+    thread; and when an actor is lost, tasks do its work on the blocks, which Dask computes again.
     """
 
     def __init__(self, client: distributed.Client, blocks: list[distributed.Future]) -> None:
         self.client, self.blocks = client, blocks
         self.process = os.getpid()
         self.name = secrets.token_hex(8)
-        #: Actors, and the futures that keep them alive: by itself an actor is kept by the default client's.
+        #: Actors, and the futures that keep them alive: otherwise only the default client would.
         self._actors: list[Any] = []
         self._kept: list[distributed.Future] = []
         self._workers: dict[str, int] = {}
-        self._worth_actors = True
+        self._uses_actors = True
 
-    def asked_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
-        """Return the answers of some blocks' actors; None if there are none, or one is lost.
+    def answers_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
+        """Return the answers of some blocks' actors; None if there are no actors, or one is lost.
 
-        One counts as lost, too, where the workers are others than when the actors were made, or it takes long. A call
-        that fails on its way is never answered; and where a pass takes long, actors gain nothing.
+        Actors also count as lost if the workers have changed since the actors were made, or if they take long: a call
+        that fails on its way is never answered, and in long passes actors gain nothing.
         """
-        if not self._worth_actors:
+        if not self._uses_actors:
             return None
         began = time.monotonic()
         answers: list[Any] = []
         try:
             if not self._actors:
                 self._workers = self.client.nthreads()
-                self._worth_actors = all(threads == 1 for threads in self._workers.values())
-                if not self._worth_actors:
+                self._uses_actors = all(threads == 1 for threads in self._workers.values())
+                if not self._uses_actors:
                     return None
                 self._kept = [
                     self.client.submit(Answering, block, key=_random_key("actor"), actor=True, pure=False)
@@ -163,25 +163,24 @@ class _Connection:
                     if self.client.nthreads() != self._workers or time.monotonic() - began > _PATIENCE:
                         raise WorkersLost("An actor does not answer.") from None
             return answers
-        except Exception:  # of a worker that is gone, wherever Dask notices
+        except Exception:  # Dask raises different errors for a lost worker
             self._actors = []
-            self._worth_actors = time.monotonic() - began < _PATIENCE
-            # An actor that still works remembers what it computes: tasks have a likelihood of their own.
+            self._uses_actors = time.monotonic() - began < _PATIENCE
+            # An actor that still works caches values in its likelihood: tasks get a likelihood of their own.
             self.name = secrets.token_hex(8)
             return None
 
     def close(self) -> None:
-        """Let the workers forget what they hold for this client."""
+        """Release everything that the workers hold for this client."""
         self._actors.clear()
         self._kept.clear()
         self.blocks.clear()
 
 
 def gathered(client: distributed.Client, futures: Sequence[distributed.Future], deadline: float) -> list[Any]:
-    """Return the results of all futures. Dask itself waits without end where no worker is left.
+    """Return the results of all futures, with a deadline: Dask itself waits for ever if no worker is left.
 
-    Raises `WorkersLost` if there has been no worker for `deadline` seconds, the scheduler is gone, or Dask gave a task
-    up.
+    Raises `WorkersLost` if there has been no worker for `deadline` seconds, the scheduler is gone, or a task failed.
     """
     seen = time.monotonic()
     while True:
@@ -190,7 +189,7 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 distributed.wait(list(futures), timeout=_LOOK_EVERY)
             break
         except TimeoutError:
-            with contextlib.suppress(Exception):  # of a scheduler that does not answer
+            with contextlib.suppress(Exception):  # raised if the scheduler does not answer
                 if client.status == "running" and client.nthreads():
                     seen = time.monotonic()
                     continue
@@ -200,7 +199,7 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 raise WorkersLost(
                     f"There has been no worker for {deadline:g} seconds. Start workers, and run again."
                 ) from None
-        except Exception as error:  # of the connection
+        except Exception as error:  # from the connection
             raise WorkersLost(f"The connection to the cluster was lost: {type(error).__name__}.") from None
     for future in futures:
         if future.status != "finished":
@@ -208,14 +207,14 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
             with contextlib.suppress(Exception):
                 reason = type(future.exception(timeout=_LOOK_EVERY)).__name__
             raise WorkersLost(f"Workers failed while they worked on the table: {reason}.")
-    try:  # gathered one by one, for gathering all has no deadline
+    try:  # one by one, as Dask's gather has no deadline
         return [future.result(timeout=max(deadline, _LOOK_EVERY)) for future in futures]
     except Exception as error:
         raise WorkersLost(f"Sums of the workers were lost: {type(error).__name__}.") from None
 
 
 def _accepted(answers: list[Any]) -> list[Any]:
-    """Return the workers' answers, or raise the refusal of one of them."""
+    """Return the workers' answers, or raise the first refusal among them."""
     for each in answers:
         if isinstance(each, Refusal):
             raise each.raised()
@@ -223,7 +222,7 @@ def _accepted(answers: list[Any]) -> list[Any]:
 
 
 class DaskSource(Source):
-    """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows."""
+    """A table on Dask: a data frame, or a Dataset of Dask arrays, with `dim` as the dim of rows."""
 
     def __init__(self, source: Any, client: distributed.Client | None, deadline: float, dim: str | None) -> None:
         is_frame = hasattr(source, "to_delayed") and hasattr(source, "columns")
@@ -259,7 +258,7 @@ class DaskSource(Source):
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Let every worker thread make a block; refuse what any of them refuses."""
+        """Make a block on every worker thread; raise a refusal of any of them."""
         client = self._connected()
         threads = sum(client.nthreads().values())
         if not threads:
@@ -274,7 +273,7 @@ class DaskSource(Source):
             secrets.token_bytes(16),
             len(groups),
         )
-        # No worker is named: Dask keeps to a name when that worker is gone and another one has come.
+        # No worker is named: Dask would wait for that worker after it is gone.
         blocks = [
             client.compute(delayed(load, pure=False)(recipe, place, pieces, dask_key_name=_random_key("block")))
             for place, pieces in enumerate(groups)
@@ -298,14 +297,14 @@ class DaskSource(Source):
             ) from None
 
     def _grouped(self, columns: Columns, threads: int) -> list[list[Any]]:
-        """Return for each block the pieces of the table that it is made of, which are not computed yet."""
+        """Return the pieces of the table for each block, not computed yet."""
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
             for name in columns.names:
                 if name not in self._source.variables or self._dim not in self._source[name].dims:
                     raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
-            # Along the rows, all columns are cut in the same places: those of the fewest chunks.
+            # All columns get the same chunks of rows: those of the column with the fewest.
             variables = [self._source[name].variable for name in columns.names]
             chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
             cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
@@ -321,7 +320,7 @@ class DaskSource(Source):
                 numbers = frame[columns.unit].map_partitions(
                     safe_block_numbers, columns.unit, threads, meta=(BLOCK_OF_ROW, "int64")
                 )
-                # Rows with number k go to block k, and nowhere else: the divisions are given.
+                # Rows with number k go to block k alone, as the divisions are given.
                 moved = frame.assign(**{BLOCK_OF_ROW: numbers}).set_index(
                     BLOCK_OF_ROW, divisions=list(range(threads + 1)), sorted=False, shuffle_method="tasks"
                 )
@@ -332,6 +331,6 @@ class DaskSource(Source):
         return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
 
 
-def _random_key(what: str) -> str:
-    """Return the name of a task, which says nothing of its inputs."""
-    return f"pymc_dp-{what}-{secrets.token_hex(16)}"
+def _random_key(kind: str) -> str:
+    """Return a random name of a task, independent of its inputs."""
+    return f"pymc_dp-{kind}-{secrets.token_hex(16)}"

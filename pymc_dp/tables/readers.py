@@ -1,7 +1,7 @@
-"""Readers of tables that are read as a whole: CSV files, the answers of databases, Datasets and Arrow tables.
+"""Readers of whole tables: CSV files, results of database queries, Datasets and Arrow tables.
 
-Entries stay as they are read, each by itself. A reader that guesses the type of a column does so from all of its rows:
-one row would change what the others are. Messages of readers, which may hold entries, are left out.
+Entries are not converted. A reader that infers the type of a column does so from all of its rows: one row would change
+the values of others. Messages of readers, which may hold entries, are left out.
 """
 
 import csv
@@ -17,7 +17,7 @@ import xarray as xr
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 
 _COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
-#: The most letters of an entry that Python's reader can be asked for everywhere.
+#: The largest length of an entry that Python's reader accepts on every platform.
 _LONGEST = 2**31 - 1
 
 
@@ -40,13 +40,13 @@ class CsvFile:
             raise UnsupportedTable(f"{self._path.name!r} is compressed: unpack it first.")
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return some columns as texts without spaces at their ends, None where an entry is empty.
+        """Return columns as texts without spaces at their ends, None where an entry is empty.
 
-        What is no CSV file is refused: its format is public, and says nothing of a single entry.
+        Other formats than CSV are refused: the format is public, and does not reveal a single entry.
         """
         before, failed = self._state(), ""
         columns: dict[str, np.ndarray] = {}
-        limit = csv.field_size_limit(_LONGEST)  # of an entry: a longer one is no error here
+        limit = csv.field_size_limit(_LONGEST)  # so that a long entry is not an error
         try:
             with self._path.open(newline="", encoding=self._encoding) as file:
                 columns = self._columns(csv.reader(file, delimiter=self._separator, strict=True), names)
@@ -86,7 +86,7 @@ class CsvFile:
             if not line:
                 if len(header) > 1:
                     continue
-                line = [""]  # noqa: PLW2901  of a single column: an entry that is missing, and no fewer rows
+                line = [""]  # noqa: PLW2901  a missing entry of a single column is a row
             if len(line) != len(header):
                 raise UnsupportedTable(
                     f"{self._path.name!r} has lines with more or fewer entries than names in its first line. Is the "
@@ -98,7 +98,7 @@ class CsvFile:
 
 
 class Query:
-    """The answer of a database to a query, read when the table is opened.
+    """The result of a database query, which is made when the table is opened.
 
     The connection is one of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's
     DB-API, such as one of sqlite3.
@@ -109,18 +109,18 @@ class Query:
             raise InvalidArgument("A query is a text in SQL.")
         self._query, self._connection = query, connection
         self._is_sqlalchemy = type(connection).__module__.partition(".")[0] == "sqlalchemy"
-        if not self._is_sqlalchemy and not callable(getattr(connection, "cursor", None)):  # DuckDB's has one, too
+        if not self._is_sqlalchemy and not callable(getattr(connection, "cursor", None)):  # DuckDB's has a cursor, too
             raise InvalidArgument(
                 f"A {type(connection).__name__} is no connection to a database: pass one of DuckDB, of SQLAlchemy, or "
                 "one with cursor(), as that of sqlite3."
             )
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return some columns, each entry as the database gives it."""
+        """Return columns with the entries of the database, not converted."""
         failed = ""
         try:
             if self._is_sqlalchemy:
-                import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
+                import sqlalchemy  # noqa: PLC0415  optional: installed if there is a connection
 
                 is_engine = hasattr(self._connection, "connect")
                 with self._connection.connect() if is_engine else nullcontext(self._connection) as connection:
@@ -141,29 +141,29 @@ class Query:
 
 
 def _place(header: Sequence[str], name: str) -> int:
-    """Return the place of a column."""
+    """Return the index of a column; refuse a name that is absent or not unique."""
     if (count := header.count(name)) != 1:
         raise UnsupportedTable(f"The table has {'several columns' if count else 'no column'} {name!r}.")
     return header.index(name)
 
 
 def dataset_columns(dataset: xr.Dataset, dim: str, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the named variables of a Dataset that have the dim of rows, with its axis first."""
+    """Return the named variables of a Dataset that have the dim of rows, with the axis of rows first."""
     with_rows = [name for name in names if name in dataset.variables and dim in dataset[name].dims]
     return {name: np.asarray(dataset[name].transpose(dim, ...).values) for name in with_rows}
 
 
 def arrow_columns(table: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the named columns of an Arrow table or record batch, as far as it has them; refuse a name it has twice."""
-    there_are = table.schema.names
+    """Return the named columns of an Arrow table or record batch that exist; refuse a name that is not unique."""
+    present = table.schema.names
     for name in names:
-        if there_are.count(name) > 1:
+        if present.count(name) > 1:
             raise UnsupportedTable(f"The table has several columns {name!r}.")
-    return {name: table.column(name) for name in names if name in there_are}
+    return {name: table.column(name) for name in names if name in present}
 
 
 def arrow_table(source: Any) -> Any:
-    """Return a data frame that speaks Arrow's protocol, or the one of data frames, as an Arrow table."""
+    """Return a data frame that implements Arrow's protocol, or the interchange protocol, as an Arrow table."""
     if hasattr(source, "__arrow_c_stream__"):
         return arrow().table(source)
     arrow()
@@ -173,7 +173,7 @@ def arrow_table(source: Any) -> Any:
 
 
 def arrow() -> Any:
-    """Return PyArrow; refuse a table that is read through it where it is not installed."""
+    """Return PyArrow; refuse the table if PyArrow is not installed."""
     try:
         import pyarrow  # noqa: PLC0415  optional
     except ModuleNotFoundError:

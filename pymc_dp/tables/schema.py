@@ -1,7 +1,7 @@
-"""Declared columns: what is public about a table, said before anybody looks at it.
+"""Declared columns: the public knowledge about a table, stated before the table is read.
 
-A declaration says for each column which values there can be, what counts for an entry that is missing, and so how an
-entry becomes numbers: a function of that entry alone. Nothing is learned from rows.
+A declaration has the possible values of a column, and the value that replaces a missing entry. It determines how an
+entry becomes numbers, as a function of that entry alone. Nothing is learned from rows.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 
-#: Whole numbers up to here are exact in floating point.
+#: Whole numbers up to this one are exact in floating point.
 _LARGEST_WHOLE = 2**53
-#: The level of what is not listed.
+#: The level of entries that are not listed.
 OTHER = "other"
 _DAY_ZERO = datetime.date(1970, 1, 1).toordinal()
 
@@ -38,11 +38,11 @@ class Number:
     name : str
         Of the column.
     low, high : float
-        The declared range, in the column's own units. Entries beyond it count as its ends.
+        The declared range, in the column's own units. Entries outside are clipped to it.
     missing : float, optional
-        What a missing entry counts as, in the range. Default: the middle.
+        The value that replaces a missing entry, in the range. Default: the middle.
     raw : bool
-        Give the model the numbers as they are. Default: the range is mapped to [-1, 1].
+        Use the numbers in their own units in the model. Default: the range is mapped to [-1, 1].
 
     Raises
     ------
@@ -67,10 +67,10 @@ class Whole:
     Parameters
     ----------
     name, low, high, missing
-        As of `Number`, whole numbers. Default of a missing entry: the middle, rounded down.
+        As in `Number`, whole numbers. Default of a missing entry: the middle, rounded down.
     raw : bool
-        Give the model whole numbers: what is counted by `pm.Poisson` and its like, and indices. Default: the range is
-        mapped to [-1, 1].
+        Use whole numbers in the model: counts, for `pm.Poisson` and similar distributions, and indices. Default: the
+        range is mapped to [-1, 1].
 
     Raises
     ------
@@ -97,10 +97,10 @@ class YesNo:
     Parameters
     ----------
     name : str
-        Of the column. Its entries are truth values, 0 and 1, or the words yes, y, true, t, no, n, false and f, in small
-        letters or capitals; anything else is missing.
+        Of the column. Its entries are truth values, 0 and 1, or the words yes, y, true, t, no, n, false and f, in upper
+        or lower case; all others are missing.
     missing : bool
-        What a missing entry counts as.
+        The value that replaces a missing entry.
 
     Raises
     ------
@@ -135,12 +135,12 @@ class Category:
     name : str
         Of the column.
     levels : sequence of str or int
-        What it can hold. The first level is the one that `Template.matrix` leaves out. Whole numbers are their digits,
-        as numbers and as texts: 9, "9" and "9.0" are one level. Truth values are "True" and "False".
+        The possible levels. `Template.matrix` leaves out the first one, as the reference level. Whole numbers are their
+        digits, as numbers and as texts: 9, "9" and "9.0" are one level. Truth values are "True" and "False".
     other : bool
         Add a level ``"other"`` for entries that are not listed. Without it they count as missing.
     missing : str, optional
-        The level that a missing entry counts as. Default: ``"other"`` if there is that level, else the first.
+        The level that replaces a missing entry. Default: ``"other"`` if that level exists, else the first.
 
     Raises
     ------
@@ -179,14 +179,14 @@ class Category:
 
 @dataclass(frozen=True)
 class Date:
-    """A column of days: texts such as ``2026-01-31``, or times, of which the day is taken (in UTC if they say a zone).
+    """A column of days: texts such as ``2026-01-31``, or times, which become days (in UTC if they have a time zone).
 
     Parameters
     ----------
     name, low, high, missing
-        As of `Number`, days: texts or `datetime.date`.
+        As in `Number`, days: texts or `datetime.date`.
     raw : bool
-        Give the model days since `low`. Default: the range is mapped to [-1, 1].
+        Use days since `low` in the model. Default: the range is mapped to [-1, 1].
 
     Raises
     ------
@@ -206,9 +206,9 @@ class Date:
 
 @dataclass(frozen=True)
 class Person:
-    """The column that says which unit of privacy a row belongs to: rows with the same entry are one unit.
+    """The column that identifies the unit of privacy of a row: rows with the same entry are one unit.
 
-    Whole numbers or texts, none missing. It is no column for the model. A `name` is a text, any other is refused.
+    Its entries are whole numbers or texts, none missing. It is not a column of the model. A `name` has to be a text.
     """
 
     name: str
@@ -217,7 +217,7 @@ class Person:
         _check_name(self.name)
 
 
-#: What has numbers for the model.
+#: Columns that have numbers in the model.
 Modelled = Number | Whole | YesNo | Category | Date
 Column = Modelled | Person
 _KINDS: dict[str, type[Column]] = {kind.__name__: kind for kind in (Number, Whole, YesNo, Category, Date, Person)}
@@ -229,17 +229,17 @@ class Schema:
     Parameters
     ----------
     columns : sequence of Number, Whole, YesNo, Category, Date, Person
-        What the table has. It may have other columns, which are not read.
+        The columns of the table. Its other columns are not read.
 
     Raises
     ------
     InvalidArgument
-        If there are no columns, two have one name, or several say who a person is.
+        If there are no columns, two have the same name, or several are `Person`.
 
     Notes
     -----
-    It keeps plain copies: subclasses of the declarations, of texts and of numbers, whose methods would be called with
-    entries of the table, are refused or left behind.
+    A schema keeps plain copies: subclasses of the declarations are refused, and those of texts and numbers converted,
+    as their methods would be called with entries of the table.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -260,27 +260,27 @@ class Schema:
             raise InvalidArgument("A schema says once who a person is: there are several columns dp.Person.")
         if not self.modelled:
             raise InvalidArgument("A schema needs a column besides dp.Person.")
-        #: The column that says who a person is.
+        #: The column that identifies the unit of a row.
         self.person = persons[0] if persons else None
         self._column_of = {name: each for each in self.modelled for name in (each.name, *_parts(each))}
 
     @property
     def names(self) -> list[str]:
-        """The columns that the table has to have."""
+        """The required columns of the table."""
         return [each.name for each in self._columns]
 
     @property
     def modelled(self) -> list[Modelled]:
-        """The columns that have numbers for the model."""
+        """The columns that have numbers in the model."""
         return [each for each in self._columns if not isinstance(each, Person)]
 
     @property
     def parts(self) -> list[str]:
-        """What a model can be made of: columns, where they are missing, and which level they have."""
+        """The possible inputs of a model: columns, indicators of missing entries, and indicators of levels."""
         return list(self._column_of)
 
     def column_of(self, part: str) -> Modelled:
-        """Return the column that a part is made of; refuse what is no part."""
+        """Return the column of a part; refuse an unknown part."""
         try:
             return self._column_of[part]
         except (KeyError, TypeError):  # the latter of a list
@@ -289,7 +289,7 @@ class Schema:
     def raw_coefficients(
         self, slopes: xr.DataArray, intercept: xr.DataArray | None = None, *, outcome: str | None = None
     ) -> xr.Dataset:
-        """Return coefficients of a linear predictor on the scales of the columns, from those on [-1, 1].
+        """Return coefficients of a linear predictor in the units of the columns, from those on [-1, 1].
 
         Parameters
         ----------
@@ -298,12 +298,12 @@ class Schema:
         intercept : DataArray, optional
             Draws of the intercept.
         outcome : str, optional
-            The column that a normal model predicts, if it is on [-1, 1], too.
+            The response column of a normal model, if it is on [-1, 1], too.
 
         Returns
         -------
         Dataset
-            ``slopes``, by one unit of each column (one day of a date), and ``intercept``, at 0 of each.
+            ``slopes``, per unit of each column (per day of a date), and ``intercept``, at 0 of all columns.
 
         Raises
         ------
@@ -334,7 +334,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
-        """Return the schema that `to_json` wrote; any other text raises `InvalidArgument`."""
+        """Return the schema of a text from `to_json`; raise `InvalidArgument` for any other text."""
         try:
             return cls(_from_json(text))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -348,7 +348,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
-        """Read a schema that `save` wrote, or that was written by hand: see `from_json`."""
+        """Read a schema from a file of `save`, or from one written by hand: see `from_json`."""
         return cls.from_json(Path(path).read_text())
 
     def __iter__(self) -> Iterator[Column]:
@@ -383,7 +383,7 @@ class Schema:
 
 
 def scale_of(column: Modelled) -> tuple[float, float]:
-    """Return the middle and half the width of a column's range; (0, 1) if the model gets it as it is."""
+    """Return the middle and half the width of a column's range; (0, 1) if the model has the column's own units."""
     if isinstance(column, YesNo | Category) or column.raw:
         return 0.0, 1.0
     low, high = limits_of(column)
@@ -391,17 +391,17 @@ def scale_of(column: Modelled) -> tuple[float, float]:
 
 
 def limits_of(column: Number | Whole | Date) -> tuple[float, float]:
-    """Return the declared range; of dates in days since `low`."""
+    """Return the declared range; for dates in days since `low`."""
     if isinstance(column, Date):
         return 0.0, days(column.high) - days(column.low)
     return float(column.low), float(column.high)
 
 
 def array_of_part(column: Modelled, part: str, entries: FloatArray) -> np.ndarray:
-    """Return a column, or one of its parts (`Schema.parts`), as the model has it.
+    """Return a column, or one of its parts (`Schema.parts`), in the form of the model.
 
     `entries` are numbers, codes of levels or days since 1970; NaN where missing. Each entry of the result depends on
-    one of them alone.
+    the entry of the same row alone.
     """
     missing = np.isnan(entries)
     if part == f"{column.name}_missing":
@@ -431,7 +431,7 @@ def days(date: str | datetime.date | None) -> float:
 
 
 def _parts(column: Column) -> list[str]:
-    """Return the names of a column's parts besides itself."""
+    """Return the names of a column's parts, without the column itself."""
     if isinstance(column, Person):
         return []
     levels = column.all_levels if isinstance(column, Category) else ()
@@ -443,8 +443,7 @@ def _to_json(columns: Sequence[Column]) -> str:
 
 
 def _from_json(text: str) -> list[Column]:
-    records = json.loads(text)
-    return [_KINDS[each["kind"]](**{key: each[key] for key in each if key != "kind"}) for each in records]
+    return [_KINDS[each.pop("kind")](**each) for each in json.loads(text)]
 
 
 def _set(column: Column, **values: Any) -> None:
@@ -458,7 +457,7 @@ def _check_name(name: Any) -> None:
 
 
 def _set_range(column: Number | Whole | Date, read: Callable[[str, Any], Any]) -> None:
-    """Check a range and the value of missing entries, by default its middle, and set them as `read` returns them."""
+    """Check a range and the value of missing entries, by default its middle, and set them as converted by `read`."""
     _check_name(column.name)
     low, high = (read(f"{which} of {column.name!r}", getattr(column, which)) for which in ("low", "high"))
     middle = low + ((high - low) / 2.0 if isinstance(low, float) else (high - low) // 2)

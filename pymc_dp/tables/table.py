@@ -1,4 +1,4 @@
-"""`Table`: a protected table that is named beside the model, where the model itself stands on invented rows."""
+"""`Table`: a protected table that is passed separately from the model, which itself holds invented rows."""
 
 import copy
 import os
@@ -22,39 +22,39 @@ from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, d
 from pymc_dp.tables.schema import Column, Schema
 from pymc_dp.tables.template import Template, fewest_rows, match
 
-#: For how many seconds a pass over the rows waits while there is no worker.
+#: Seconds that a pass over the rows waits while there is no worker.
 _DEADLINE = 60.0
-#: Columns of as many invented rows are all different, and a model on them is compiled soon.
+#: Default number of invented rows: enough for all columns to differ, few enough for fast compilation.
 _ROWS_OF_TEMPLATE = 1000
-#: As for a table in the model.
+#: Least number of rows of a table, as for a table in the model.
 _FEWEST_ROWS = 2
 
 
 class Table:
     """A protected table, for ``data=`` of `pymc_dp.sample`, `pm.sample` and `PrivacyBudget.plan`.
 
-    The model is written on a template: invented rows of the same columns and types. Of them structure, shapes and types
-    are used, and never a value; of the table only what the curator sums.
+    The model is written on a template: invented rows of the same columns and types. A run uses the structure, shapes
+    and types of the template, and never its values; of the table it uses only the curator's sums.
 
     Parameters
     ----------
     source : object
         One of: a Dask DataFrame, whose workers keep the rows; the path of a Parquet or Arrow file, of a folder of them,
         or a list of paths, which are read in blocks; an xarray Dataset, in memory or on Dask arrays; a pandas
-        DataFrame, a mapping of names to arrays, or any table that speaks Arrow's protocol, such as Polars'.
+        DataFrame, a mapping of names to arrays, or any table that implements Arrow's protocol, such as Polars'.
     unit : str, optional
-        The column that says which unit of privacy a row belongs to. Default: every row is a unit of its own.
+        The column that identifies the unit of privacy of a row. Default: every row is a unit of its own.
     dim : str, optional
-        Of a Dataset: the dim that counts rows. Default: the only one that all of its variables share.
+        Of a Dataset: the dim of rows. Default: the only dim that all of its variables share.
     schema : Schema or sequence of declared columns, optional
-        What is public about the columns: types, ranges, levels, and who a person is. Then the model is built on
-        `template`, and nothing else has to be named.
+        The public knowledge about the columns: types, ranges, levels, and the column of units. The model is then built
+        on `template`, and no other argument is needed.
     columns : mapping of str to str or sequence of str, optional
-        Without a schema: which columns feed which input of the model, for inputs whose names are arguments here.
+        Without a schema: the columns of inputs of the model whose names are arguments of this class.
     client : distributed.Client, optional
         The cluster of a source on Dask. Default: the current one.
     deadline : float
-        For how many seconds a pass over the rows waits while the cluster has no worker.
+        Seconds that a pass over the rows waits while the cluster has no worker.
     **more
         By the name of a data variable or an observed variable of the model: the name of its column, or a sequence of
         names for a vector.
@@ -62,7 +62,7 @@ class Table:
     Raises
     ------
     UnsupportedTable
-        If the source is none of these, there is no such file, or a package that reads it is not installed.
+        If the source is of another kind, a file does not exist, or a package that reads it is not installed.
     InvalidArgument
         If an argument is out of range.
 
@@ -90,7 +90,7 @@ class Table:
     ) -> None:
         if unit is not None and not isinstance(unit, str):
             raise InvalidArgument("unit must be the name of a column.")
-        #: What was declared, or None.
+        #: The declared columns, or None.
         self.schema = schema if schema is None or isinstance(schema, Schema) else Schema(schema)
         self._templates: dict[tuple[int, int], Template] = {}
         if self.schema is not None:
@@ -108,7 +108,7 @@ class Table:
         if not isinstance(columns, Mapping | None):
             raise InvalidArgument('columns= maps inputs of the model to columns: columns={"x": ["age", "income"]}.')
         self.unit = unit
-        #: Of the budgets that a part of a table was drawn for; None for a whole table, which is for any.
+        #: The neighbouring relation for which a part of a table was drawn; None for a whole table.
         self.relation: str | None = None
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():
@@ -124,10 +124,7 @@ class Table:
 
     @property
     def template(self) -> Template:
-        """A thousand invented rows of the declared columns, or more for many levels, to build a model on.
-
-        They are always the same.
-        """
+        """A thousand invented rows of the declared columns, always the same; more for many levels."""
         needed = 0 if self.schema is None else fewest_rows(self.schema)
         return self.invented(max(_ROWS_OF_TEMPLATE, needed), 0)
 
@@ -137,17 +134,17 @@ class Table:
         Parameters
         ----------
         n : int
-            How many, at least 100, and 20 for each level of a category.
+            Number of rows, at least 100, and 20 for each level of a category.
         seed : int
             Of the rows.
         like : Description, optional
-            What `pymc_dp.describe` released of these columns: rows resemble the table then, by its ``invented``. They
-            are for ``dp.dry_run(..., synthetic=)``; what is run on the table stands on others.
+            The released description of these columns: its ``invented`` makes rows that resemble the table. Use them
+            for ``dp.dry_run(..., synthetic=)`` only; the model of a run needs a template without `like`.
 
         Raises
         ------
         InvalidArgument
-            If the table has no schema, `n` or `seed` is no such number, or `like` is no description of its columns.
+            If the table has no schema, `n` or `seed` is out of range, or `like` is not a description of its columns.
         """
         if self.schema is None:
             raise InvalidArgument("Rows are invented by a schema: Table(source, schema=[dp.Number(...), ...]).")
@@ -162,7 +159,7 @@ class Table:
         return self._templates[n, seed]
 
     def template_of(self, n: int) -> Template:
-        """Return the template with so many rows that a model was built on; refuse where there is none."""
+        """Return the template with n rows, on which a model was built; refuse if there is none."""
         for each in (self.template, *self._templates.values()):
             if each.n == n:
                 return each
@@ -176,9 +173,9 @@ class Table:
     def opened(self, template: UnitLikelihood, relation: str = "substitute") -> Iterator[PartitionedUnits]:
         """Open the table for a run, and close it at the end. `template` is the model's likelihood on the template.
 
-        `relation` is that of the budget: where the number of units is protected, no table is too short.
-        It raises `UnsupportedTable` if a column is missing, of another type or shape than the template's, or has
-        missing entries, or if rows of a unit could be in two places; with a schema, if an input of the model is no
+        `relation` is that of the budget: if it protects the number of units, no table is too short.
+        It raises `UnsupportedTable` if a column is absent, of another type or shape than the template's, or has
+        missing entries, or if rows of a unit could be in two places; with a schema, if an input of the model is not a
         column of `template`.
         """
         self.refuse_relation(relation)
@@ -197,19 +194,19 @@ class Table:
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
 
     def fixed(self) -> "Table":
-        """Return the same table, whose rows keep their order from one reading to the next; refuse one on Dask."""
+        """Return the same table with a fixed order of rows over all readings; refuse a table on Dask."""
         table = copy.copy(self)
         vars(table)["_source"] = self._source.fixed()
         return table
 
     def part_of(self, kept: np.ndarray, relation: str) -> "Table":
-        """Return the table of those units that `kept` says: see `pymc_dp.folds`, which draws them."""
+        """Return the part of the table with the units that `kept` marks: see `pymc_dp.folds`, which draws them."""
         part = copy.copy(self)
         vars(part).update(_source=PartOfUnits(self._source, kept), relation=relation)
         return part
 
     def refuse_relation(self, relation: str) -> None:
-        """Refuse a part that was drawn for budgets of another relation."""
+        """Refuse a part of a table that was drawn for another neighbouring relation."""
         if self.relation not in (None, relation):
             raise InvalidArgument(
                 f"These folds are for the relation {self.relation!r}: draw them for this budget, of {relation!r}."
@@ -217,7 +214,7 @@ class Table:
 
     @staticmethod
     def are_apart(tables: Sequence["Table"]) -> bool:
-        """Return whether these are parts of one table, no two of which have a unit in common."""
+        """Return whether these are disjoint parts of one table: no two have a unit in common."""
         sources = [vars(each)["_source"] for each in tables]
         parts = [each for each in sources if isinstance(each, PartOfUnits)]
         alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
@@ -226,11 +223,11 @@ class Table:
     def levels_of_units(self, columns: Sequence[str], relation: str) -> UnitLevels:
         """Return the number of units with each level of columns of texts, declared or not. Confidential.
 
-        It raises `UnsupportedTable` if a column is missing or has no levels, the table is on Dask, or rows of a unit
+        It raises `UnsupportedTable` if a column is absent or has no levels, the table is on Dask, or rows of a unit
         could be in two places.
         """
-        asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
-        found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))
+        unlisted = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
+        found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(unlisted))
         _refuse_too_few(found.n_rows, relation)
         return found
 
@@ -252,24 +249,24 @@ class Table:
     ) -> "Table":
         """Return a table in a CSV file, whose first line names the columns. It is read when a run opens it.
 
-        Entries stay texts until each is read as what was declared of its column: no type is guessed from rows.
+        Entries are texts, each converted by the declaration of its column: no type is inferred from rows.
 
         Parameters
         ----------
         path : path
-            The file.
+            Of the file.
         schema
-            As of `Table`.
+            As in `Table`.
         separator : str
-            Between entries.
+            Character between entries.
         encoding : str
-            Of its texts. Default: UTF-8, with a mark at its beginning or without.
+            Of its texts. Default: UTF-8, with or without a byte-order mark.
         """
         return cls(CsvFile(path, separator, encoding), schema=schema)
 
     @classmethod
     def from_sql(cls, query: str, connection: Any, schema: Schema | Sequence[Column]) -> "Table":
-        """Return the table that a query gives. It is asked when a run opens it, and once more to count units.
+        """Return the table of a query's result. The query is made when a run opens it, and once more to count units.
 
         Parameters
         ----------
@@ -278,7 +275,7 @@ class Table:
         connection : object
             Of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's DB-API (sqlite3).
         schema
-            As of `Table`.
+            As in `Table`.
         """
         return cls(Query(query, connection), schema=schema)
 
@@ -286,7 +283,7 @@ class Table:
     def from_parquet(cls, path: Any, schema: Schema | Sequence[Column]) -> "Table":
         """Return a table in Parquet or Arrow files: a path, pattern, folder or list.
 
-        Rows are kept in memory where their numbers take less than a quarter of it, and else read in each pass.
+        Rows are kept in memory if they need less than a quarter of it, and else read in each pass.
         """
         if not isinstance(path, str | os.PathLike | list | tuple):
             raise InvalidArgument(f"from_parquet takes the path of a file, not a {type(path).__name__}.")
@@ -303,7 +300,7 @@ class Table:
     ) -> "Table":
         """Return the table in the variables of a Dataset, one for each declared column, in memory or on Dask arrays.
 
-        `schema`, `dim` and `client` are those of `Table`.
+        `schema`, `dim` and `client` are as in `Table`.
         """
         if not isinstance(dataset, xr.Dataset):
             raise InvalidArgument(f"from_xarray takes an xarray Dataset, not a {type(dataset).__name__}.")
@@ -315,7 +312,7 @@ class Table:
     ) -> "Table":
         """Return a table in a data frame of Dask, whose workers keep the rows.
 
-        `schema`, `client` and `deadline` are those of `Table`.
+        `schema`, `client` and `deadline` are as in `Table`.
         """
         if not hasattr(frame, "__dask_graph__"):
             raise InvalidArgument(f"from_dask takes a data frame of Dask, not a {type(frame).__name__}.")
@@ -331,7 +328,7 @@ def _refuse_too_few(n_rows: int, relation: str) -> None:
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
-    """Return the source of a table, from whatever the user has; refuse what nothing here reads."""
+    """Return the source of a table from a user's object; refuse objects that cannot be read."""
     if isinstance(source, CsvFile | Query):
         return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):
@@ -347,7 +344,7 @@ def source_of(source: Any, dim: str | None, client: Any, deadline: float, names:
             return Memory(partial(dataset_columns, source, dim), names)
     elif isinstance(source, pd.DataFrame | Mapping):
         return Memory(lambda _: source, names)
-    if hasattr(source, "__dask_graph__"):  # as a Dataset with chunks has
+    if hasattr(source, "__dask_graph__"):  # also of a Dataset with chunks
         try:
             from pymc_dp.tables.on_dask import DaskSource  # noqa: PLC0415  optional
         except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Templates: invented rows of the declared form, on which a model is built, and which of them a model reads."""
+"""Templates: invented rows of declared columns, on which a model is built, and the recognition of a model's inputs."""
 
 import functools
 import hashlib
@@ -17,25 +17,25 @@ from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.tables.entries import entries_of
 from pymc_dp.tables.schema import Category, Date, Modelled, Schema, Whole, YesNo, array_of_part, days, limits_of
 
-#: What a column of a model's input is made of: a part, two parts multiplied, or a number that is the same in all rows.
+#: The content of a column of a model's input: a part, the product of two parts, or a constant.
 MadeOf = str | float | tuple[str, str]
-#: Fewer rows could make two columns the same by chance.
+#: Least number of rows: with fewer, two columns could be equal by chance.
 _FEWEST = 100
-#: Of each level, and of a product that is not zero: two of them could be the same by chance if there were fewer.
+#: Least number of rows of a level, and of nonzero rows of a product: with fewer, two could be equal by chance.
 _ROWS_OF_LEVEL = 20
-#: Of more parts there are too many products.
+#: Largest number of parts whose products are recognised.
 _MOST_MULTIPLIED = 200
 _MISSING = 0.1
-#: Those of this process.
+#: The templates of this process.
 _made: weakref.WeakSet["Template"] = weakref.WeakSet()
 
 
 class Template:
-    """Invented rows of the declared columns. Public: they are drawn from the declaration and nothing else.
+    """Invented rows of the declared columns. Public: they are drawn from the declaration alone.
 
-    Columns are attributes, or entries where their names are no names of Python: ``template.age``,
-    ``template["age"]``. Beside each ``NAME`` there is ``NAME_missing``, 1 where an entry is missing; beside a category
-    ``NAME[LEVEL]``, 1 where it has that level. Numbers are float64, the others int64. Nothing can be written to them.
+    Columns are attributes, or entries where their names are not identifiers of Python: ``template.age``,
+    ``template["age"]``. For each ``NAME`` there is ``NAME_missing``, 1 where an entry is missing; for a category there
+    is ``NAME[LEVEL]``, 1 in rows of that level. Numbers are float64, the others int64. The arrays are read-only.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ class Template:
     seed : int
         Of the rows.
     frame : DataFrame, optional
-        Rows that were invented in another way. A model on these stands for a dry run alone: two columns may be the
-        same, such as those of what is never missing, so that none would be recognised by what it holds.
+        Rows that were invented in another way, for dry runs alone: two columns may be equal, such as indicators of
+        entries that are never missing, so that columns cannot be recognised by their content.
 
     Raises
     ------
@@ -75,13 +75,13 @@ class Template:
 
     @property
     def coords(self) -> dict[str, Sequence[object]]:
-        """For ``pm.Model(coords=)``: the rows as ``row``, and the levels of each category by its name."""
+        """The coordinates for ``pm.Model(coords=)``: rows as ``row``, and the levels of each category by its name."""
         levels = {each.name: each.all_levels for each in self.schema.modelled if isinstance(each, Category)}
         return {"row": range(self.n), **levels}
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The columns as a data frame, with categories as such: what formulas are evaluated on."""
+        """The columns as a data frame, with categorical columns, for the evaluation of formulas."""
         found = pd.DataFrame({each.name: self[each.name] for each in self.schema.modelled})
         for each in self.schema.modelled:
             if isinstance(each, Category):
@@ -98,12 +98,12 @@ class Template:
         return found
 
     def matrix(self, *names: str) -> FloatArray:
-        """Return columns, or parts of them, shape (rows, features): of categories all levels but the first.
+        """Return columns, or parts of them, shape (rows, features); of a category all levels except the first.
 
         Raises
         ------
         InvalidArgument
-            If there is no such column.
+            If a column does not exist.
         """
         return np.column_stack([self[name] for name in self.features(*names)]).astype(np.float64)
 
@@ -113,7 +113,7 @@ class Template:
         Raises
         ------
         InvalidArgument
-            If it is no category.
+            If the column is not a category.
         """
         column = self.schema.column_of(name)
         if not isinstance(column, Category):
@@ -138,10 +138,10 @@ class Template:
         return f"Template({self.n} invented rows)\n{self.schema!r}"
 
     def parts_of(self, expected: RowInput, rows: np.ndarray) -> tuple[MadeOf, ...] | None:
-        """Return for each column of a model's input which part it is; None if one is nothing declared.
+        """Return the content of each column of a model's input; None if one is not recognised.
 
-        It may also be a number that stands in every row, or the product of two parts. `rows` is what stands in the
-        model, shape (rows,) or (rows, columns).
+        A column is a part, a constant, or the product of two parts. `rows` is the input's array in the model, shape
+        (rows,) or (rows, columns).
         """
         if not self._are_recognised or len(rows) != self.n or rows.ndim > 2:
             return None
@@ -150,7 +150,7 @@ class Template:
             content = _content(values)
             made_of: MadeOf | None = self._by_content(expected.dtype).get(content)
             if made_of is None and np.all(values == values[0]) and values[0]:
-                made_of = float(values[0])  # not zero: a product could be in all of these rows, and not in others
+                made_of = float(values[0])  # not 0: a product may be 0 in all of these rows, and not in others
             elif made_of is None and expected.dtype == np.float64:
                 made_of = self._products().get(content)
             if made_of is None:
@@ -160,7 +160,7 @@ class Template:
 
     @functools.cache  # noqa: B019  once
     def _products(self) -> dict[bytes, MadeOf]:
-        """Return products of two parts, and squares, by their content, where that is enough to recognise them."""
+        """Return products of two parts, and squares, by their content, if they have enough nonzero rows."""
         parts = self._arrays if len(self._arrays) <= _MOST_MULTIPLIED else {}
         pairs = itertools.combinations_with_replacement(parts, 2)
         products = ((pair, self._arrays[pair[0]] * self._arrays[pair[1]]) for pair in pairs)
@@ -168,7 +168,7 @@ class Template:
 
     @functools.cache  # noqa: B019  a template has a few types of inputs
     def _by_content(self, dtype: np.dtype[np.generic]) -> dict[bytes, str]:
-        """Return parts by their content in a type that can hold all of their values."""
+        """Return the parts all of whose values a type can hold, by their content in that type."""
         found: dict[bytes, str] = {}
         for part, values in self._arrays.items():
             column = self.schema.column_of(part)
@@ -185,7 +185,7 @@ class Template:
 
 
 def fewest_rows(schema: Schema) -> int:
-    """Return the number of invented rows that leaves no two columns the same by chance."""
+    """Return the least number of invented rows: with fewer, two columns could be equal by chance."""
     levels = [len(each.all_levels) for each in schema.modelled if isinstance(each, Category)]
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
 
@@ -197,24 +197,24 @@ def are_of_a_template(arrays: Iterable[np.ndarray]) -> bool:
 
 
 def lengths_of_templates() -> set[int]:
-    """Return the numbers of rows of all templates that this process holds."""
+    """Return the numbers of rows of all templates in this process."""
     return {each.n for each in _made}
 
 
 def match(
     templates: Sequence[Template], inputs: Sequence[RowInput], tables: Sequence[np.ndarray]
 ) -> tuple[tuple[MadeOf, ...], ...]:
-    """Return for each input of a model which parts of the declared columns it is made of.
+    """Return the parts of declared columns in each input of a model.
 
     The model was built on one of the templates, whose columns are recognised by their content: no two invented columns
-    are the same. `tables` are the rows that stand in the model. An input that is made of anything else is refused.
+    are equal. `tables` are the arrays of the inputs in the model. An input with other content is refused.
     """
     wrong = ""
     for template in templates:
         found = [template.parts_of(each, rows) for each, rows in zip(inputs, tables, strict=True)]
         if None not in found:
             return tuple(each for each in found if each is not None)
-        if any(each is not None for each in found):  # the model is built on this one, in part
+        if any(each is not None for each in found):  # the model is built on this template in part
             wrong = next((each.names or ("",))[0] for each, part in zip(inputs, found, strict=True) if part is None)
     called = f"The input {wrong!r} of the model" if wrong else "An input of the model"
     raise UnsupportedTable(
@@ -232,10 +232,10 @@ def _content(values: np.ndarray) -> bytes:
 
 
 def _invented(column: Modelled, n: int, generator: np.random.Generator) -> FloatArray:
-    """Return entries that are spread evenly over what was declared, a tenth of them missing."""
+    """Return entries that are uniform over the declared values, a tenth of them missing."""
     if isinstance(column, YesNo | Category):
         levels = len(column.all_levels) if isinstance(column, Category) else 2
-        entries = generator.permutation(np.arange(n) % levels).astype(np.float64)  # as many of each
+        entries = generator.permutation(np.arange(n) % levels).astype(np.float64)  # equally many of each level
     else:
         low, high = limits_of(column)
         entries = generator.uniform(low, high, size=n)

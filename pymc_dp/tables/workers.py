@@ -1,7 +1,7 @@
-"""The work of a cluster on a table: workers make a block, check it, answer. Nothing here knows Dask.
+"""The work of a cluster on a table: workers make a block, check it, and evaluate sums. Independent of Dask.
 
-Whatever fails comes back as the name of an error, and nothing is raised: messages may hold rows, and Dask logs the
-messages and arguments of tasks that raise. What is written to logs of pandas or of readers of files is theirs.
+Errors are returned by name instead of raised: messages may hold rows, and Dask logs the messages and arguments of tasks
+that raise. Logs of pandas and of file readers are not controlled here.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ from pymc_dp.rows.partitioned import Partial, answer
 from pymc_dp.rows.table import IntArray, RowTable
 from pymc_dp.tables.columns import Columns, array_of, block_of, unit_codes
 
-#: The column that says which block a row goes to.
+#: The column with the number of a row's block.
 BLOCK_OF_ROW = "_pymc_dp_block"
 
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """What a worker needs besides rows. Public, but for the salt.
+    """Everything except rows that a worker needs. Public, except for the salt.
 
     `template` is the pickled likelihood on invented rows; `bits` the digest of its values (`pymc_dp.rows.probe`) and
-    `versions` those of the packages, both in the client. `salt` is the random key of digests, so that nobody can tell
-    rows from a digest.
+    `versions` those of the packages, both in the client. `salt` is the random key of digests, so that a digest does not
+    reveal rows.
     """
 
     template: bytes
@@ -44,19 +44,19 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a worker does not answer: the name of an error, and a message where it is this package's own."""
+    """A worker's error: its name, and its message if the error is this package's own."""
 
     error: str
     message: str = ""
 
     @classmethod
     def of(cls, error: Exception) -> "Refusal":
-        """Return the part of an error that may leave: the messages of others may hold rows."""
+        """Return the publishable part of an error: messages of other packages' errors may hold rows."""
         own = isinstance(error, TableChanged | UnsupportedTable)
         return cls(type(error).__name__, str(error) if own else "")
 
     def raised(self) -> Exception:
-        """Return the error that the client raises."""
+        """Return the error for the client to raise."""
         for own in (TableChanged, UnsupportedTable):
             if self.error == own.__name__:
                 return own(self.message)
@@ -76,7 +76,7 @@ class Facts:
 
 
 class ResidentBlock:
-    """A block on a worker. Confidential. Pickling keeps its arrays and the recipe; nothing that was computed."""
+    """A block on a worker. Confidential. Pickling keeps its arrays and the recipe, and no computed value."""
 
     def __init__(self, recipe: Recipe, block: RowTable) -> None:
         self.recipe, self.block = recipe, block
@@ -88,14 +88,14 @@ class ResidentBlock:
         self._of_connection: dict[str, UnitLikelihood] = {}
 
     def likelihood(self, connection: str) -> UnitLikelihood:
-        """Return the likelihood of the block, one for each connection: what it remembers is its own."""
+        """Return the likelihood of the block, one for each connection, as it caches values."""
         if connection not in self._of_connection:
             template = _template(self.recipe)
             self._of_connection[connection] = template.on_rows(self.block.rows, self.block.starts, one_of_many=True)
         return self._of_connection[connection]
 
     def __sizeof__(self) -> int:
-        return sum(rows.nbytes for rows in self.block.rows) + 1000  # the scheduler moves what is small
+        return sum(rows.nbytes for rows in self.block.rows) + 1000  # Dask's scheduler moves small objects
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_connection": {}}
@@ -104,10 +104,10 @@ class ResidentBlock:
         return "ResidentBlock(confidential)"
 
 
-#: Templates by their digest: compiled once in each process.
+#: Compiled templates of this process by their digest.
 _TEMPLATES: dict[bytes, UnitLikelihood] = {}
 _COMPILING = threading.RLock()
-#: Compiled functions keep what they compute in one place.
+#: Compiled functions reuse the memory of their results.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -132,7 +132,7 @@ def _template(recipe: Recipe) -> UnitLikelihood:
 
 
 def load(recipe: Recipe, place: int, pieces: Sequence[Any]) -> ResidentBlock | Refusal:
-    """Return a block made of pieces of the table, compiled for and checked, or why there is none."""
+    """Return a block made of pieces of the table, with its template compiled and checked, or a refusal."""
     try:
         with np.errstate(all="ignore"):
             read = [recipe.columns.read(piece) for piece in pieces]
@@ -146,9 +146,9 @@ def load(recipe: Recipe, place: int, pieces: Sequence[Any]) -> ResidentBlock | R
 
 
 def _refuse_split_units(recipe: Recipe, place: int, rows: Mapping[str, np.ndarray]) -> None:
-    """Refuse rows that belong to another block: a unit with rows in two would be clipped twice.
+    """Refuse rows that belong to another block: a unit with rows in two blocks would be clipped twice.
 
-    Each block looks at its own rows alone. A unit belongs to one block, so that no unit is in two if all blocks agree.
+    Each block checks its own rows alone. A unit belongs to one block, so that no unit is in two if all blocks pass.
     """
     unit = recipe.columns.unit
     if unit is not None and np.any(block_numbers(unit, rows[unit], recipe.n_blocks) != place):
@@ -159,14 +159,14 @@ def _refuse_split_units(recipe: Recipe, place: int, rows: Mapping[str, np.ndarra
 
 
 def facts_of(block: ResidentBlock | Refusal) -> Facts | Refusal:
-    """Return the public facts of a block, or why there is none."""
+    """Return the public facts of a block, or its refusal."""
     return block if isinstance(block, Refusal) else block.facts
 
 
 def evaluate(
     block: ResidentBlock | Refusal, asked: bytes, units: IntArray | None, digest: bytes, connection: str
 ) -> Partial | Refusal:
-    """Return a block's answer, or why there is none."""
+    """Return a block's answer, or a refusal."""
     try:
         if isinstance(block, Refusal):
             return block
@@ -186,7 +186,7 @@ class Answering:
         self._block = block
 
     def answer(self, asked: bytes, units: IntArray | None, digest: bytes, connection: str) -> Partial | Refusal:
-        """Return the block's answer, or why there is none."""
+        """Return the block's answer, or a refusal."""
         return evaluate(self._block, asked, units, digest, connection)
 
     def __repr__(self) -> str:
@@ -205,6 +205,6 @@ def safe_block_numbers(units: pd.Series, name: str, n_blocks: int) -> pd.Series:
     """Return the number of the block that each row of a data frame goes to; 0 where that fails."""
     try:
         numbers = block_numbers(name, units, n_blocks)
-    except Exception:  # it is found again, and refused, where the block is made
+    except Exception:  # `load` meets the same error again, and refuses the block
         numbers = np.zeros(len(units), dtype=np.int64)
     return pd.Series(numbers, index=units.index, name=BLOCK_OF_ROW)

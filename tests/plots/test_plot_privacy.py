@@ -164,10 +164,10 @@ def test_of_what_is_not_private_nothing_is_promised(shown, why):
 @pytest.mark.parametrize(
     ("shown", "message"),
     [
-        (None, "what pm.sample returned"),
-        ({}, "nothing to compare"),
+        (None, "result of a private run of pm.sample"),
+        ({}, "mapping is empty"),
         (DataTree(), "no group `privacy`"),
-        ({"a": 3.0}, "what pm.sample returned"),
+        ({"a": 3.0}, "result of a private run of pm.sample"),
     ],
 )
 def test_what_is_no_result_is_refused(shown, message):

@@ -48,5 +48,5 @@ def test_without_a_known_error_or_rho_there_is_no_curve(found):
 
 
 def test_what_is_no_forecast_is_refused():
-    with pytest.raises(dp.InvalidArgument, match="returned, not a str"):
+    with pytest.raises(dp.InvalidArgument, match="dry_run, not a str"):
         plot_rehearsal("good", backend="none")

@@ -99,7 +99,7 @@ def test_parameters_are_chosen_by_name():
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (counted, "no prelude whose way could be drawn"),
+        (counted, "no prelude whose path could be drawn"),
         (lambda: searched().drop_nodes("releases"), "no group `releases`"),
         (lambda: searched().drop_nodes("privacy"), "no group `privacy`"),
     ],

@@ -40,7 +40,7 @@ def test_levels_have_bars_with_their_names():
 
 
 def test_something_else_than_a_description_is_refused():
-    with pytest.raises(dp.InvalidArgument, match="no description"):
+    with pytest.raises(dp.InvalidArgument, match="not a description"):
         plot_description(xr.DataTree.from_dict({"privacy": FACTS}))
 
 
@@ -92,5 +92,5 @@ def test_axes_are_named():
 
 
 def test_something_else_than_a_check_is_refused():
-    with pytest.raises(dp.InvalidArgument, match="no check"):
+    with pytest.raises(dp.InvalidArgument, match="not a check"):
         plot_check(xr.DataTree.from_dict({"privacy": xr.Dataset(attrs={"private": 1})}))

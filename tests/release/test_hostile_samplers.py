@@ -319,7 +319,7 @@ def test_a_class_that_says_it_is_another_is_refused():
 
     with pytest.raises(dp.PrivacyError, match="answers no OwnQuery"):
         opened(rows_of([5.0, -3.0, 2.0]), gradient=1).release(OwnQuery(np.zeros(2), 1.0), 3.0)
-    with pytest.raises(dp.InvalidArgument, match="no description of releases"):
+    with pytest.raises(dp.InvalidArgument, match="does not describe releases"):
         check_relation([OwnEvent("gradient", 1, 1.0)], "substitute")
 
 

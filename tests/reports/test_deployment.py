@@ -156,7 +156,7 @@ def test_what_add_remove_guarantees_where_a_unit_is_replaced():
         ({"publisher": {}}, "groups are product"),
         ({"product": "A table"}, "must be fields by group"),
         ("A table", "must be fields by group"),
-        ({"privacy_loss": {"privacy_parameters": {"epsilon": 0.1}}}, "is what the run guarantees"),
+        ({"privacy_loss": {"privacy_parameters": {"epsilon": 0.1}}}, "is a guarantee of the run"),
         ({"product": {"name": {1, 2}}}, "texts, numbers and lists"),
     ],
 )

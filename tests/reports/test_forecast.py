@@ -11,7 +11,7 @@ from posteriors import normal
 import pymc_dp as dp
 from pymc_dp.diagnostics import Quality
 from pymc_dp.reports import forecast as forecast_module
-from pymc_dp.reports.forecast import _compared, _like
+from pymc_dp.reports.forecast import _compared, _copy_of_budget
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.run import sampling
 
@@ -152,7 +152,7 @@ def test_what_was_spent_is_not_there_in_the_dry_run():
         found = dp.dry_run(budget, synthetic=synthetic, draws=20)
     assert found.plan.epsilon < 1.0
     assert len(budget.history) == 1
-    assert _like(budget).epsilon_spent == budget.epsilon_spent > 1.0
+    assert _copy_of_budget(budget).epsilon_spent == budget.epsilon_spent > 1.0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_is_set_aside_is_set_aside_in_the_dry_run(aside):
         with regression(*table(0, 50)):
             return budget.plan([dp.DPSurrogateHMC(budget=budget)], draws=10, tune=0, chains=1).rho
 
-    assert rho(_like(budget)) == rho(budget) < rho(dp.PrivacyBudget(2.0, 1e-6))
+    assert rho(_copy_of_budget(budget)) == rho(budget) < rho(dp.PrivacyBudget(2.0, 1e-6))
 
 
 @pytest.mark.slow

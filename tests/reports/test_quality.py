@@ -293,4 +293,4 @@ def test_parameters_that_come_back_as_their_prior_are_named():
     assert "as wide as the prior" not in " ".join(surrogate_in_words(Quality(**GOOD, clip_fractions={})))
     names = tuple(f"level[{k}]" for k in range(7))
     said = " ".join(surrogate_in_words(Quality(**GOOD, clip_fractions={}, as_prior=names)))
-    assert "of level[0], level[1], level[2], level[3], level[4] and 2 more draws are as wide as the prior" in said
+    assert "draws of level[0], level[1], level[2], level[3], level[4] and 2 more are as wide as the prior" in said

@@ -123,7 +123,7 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     assert "it moves beta[b] by 1.5 sd of the draws" in dp.diagnostics.quality_report(hidden)
     hidden["private_likelihood"]["doubtful_width"].loc[{"parameter": "beta[0]"}] = 3.5
     assert dp.diagnostics.quality(hidden).doubtful == ("beta[a]",)
-    assert "of beta[a] draws may be more than three times too narrow" in dp.diagnostics.quality_report(hidden)
+    assert "draws of beta[a] may be more than three times too narrow" in dp.diagnostics.quality_report(hidden)
     hidden["sample_stats"]["diverging"][:, :20] = True
     assert "20.0% of the trajectories diverged: PrivateLikelihood" in dp.diagnostics.quality_report(hidden)
     assert "Guarantee: epsilon 8" in dp.diagnostics.privacy_report(tree)

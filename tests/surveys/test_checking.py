@@ -250,7 +250,7 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
     ):
         with model, pytest.raises(dp.InvalidArgument, match=match):
             dp.check(*arguments, **options)
-    with pytest.raises(dp.InvalidArgument, match="no check"):
+    with pytest.raises(dp.InvalidArgument, match="not a check"):
         dp.Check(result)
     assert budget.history == ()
 

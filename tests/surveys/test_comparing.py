@@ -96,7 +96,7 @@ def test_a_better_model_is_told_from_the_first(tmp_path):
     assert found.table.loc["line", "elpd_diff"] > 2 * found.table.loc["line", "error"]
     assert "'line' predicts better" in repr(found)
     x, y = table(effect=0.0)
-    assert "cannot be told apart" in repr(compared(x, y, 2.0))
+    assert "cannot be distinguished" in repr(compared(x, y, 2.0))
     found.tree.to_netcdf(tmp_path / "comparison.nc")
     with xr.open_datatree(tmp_path / "comparison.nc") as opened:
         assert repr(dp.Comparison(opened.load())) == repr(found)
@@ -180,7 +180,7 @@ def test_nothing_is_taken_off_where_units_were_held_out():
     line, corrected = found.table.loc["line"], dp.compare(models, **settings).table.loc["line"]
     assert line["elpd_diff"] == line["in_sample"] == corrected["in_sample"]
     assert corrected["elpd_diff"] == pytest.approx(line["elpd_diff"] - 1.0, abs=0.3)
-    assert "of held-out units beside" in repr(found)
+    assert "of held-out units against" in repr(found)
 
 
 def test_parameters_that_noise_hides_follow_the_rows_less():
@@ -229,7 +229,7 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
     with pytest.raises(dp.UnsupportedModel, match="different numbers of rows"):
         dp.compare({"one": one, "few": linear(x[:100], y[:100])}, budget=budget)
     assert budget.history == ()
-    with pytest.raises(dp.InvalidArgument, match="no comparison"):
+    with pytest.raises(dp.InvalidArgument, match="not a comparison"):
         dp.Comparison(one[1])
 
 

@@ -221,7 +221,7 @@ def test_what_is_missing_or_wrong_is_refused_before_anything_is_charged():
     with pytest.raises(dp.UnsupportedTable, match="no column"):
         dp.describe(dp.Table(FRAME, schema=[dp.Number("height", 0, 3)]), budget=budget)
     assert budget.history == ()
-    with pytest.raises(dp.InvalidArgument, match="no description"):
+    with pytest.raises(dp.InvalidArgument, match="not a description"):
         dp.Description(xr.DataTree.from_dict({"posterior": xr.Dataset()}))
 
 

@@ -369,7 +369,7 @@ def test_actors_that_do_not_answer_are_replaced_by_tasks(workers, frame, likelih
         assert len(connection._actors) == 2
         connection._actors[1] = NeverAnswers()
         assert sums(rows) == before
-        assert not connection._worth_actors
+        assert not connection._uses_actors
 
 
 def test_mutual_tls(frame, likelihood):

@@ -89,5 +89,5 @@ def test_tasks_that_follow_a_lost_actor_have_likelihoods_of_their_own():
 
     connection = _Connection(SimpleNamespace(nthreads=lambda: {"worker": 1}, submit=lost), [object()])
     before = connection.name
-    assert connection.asked_of_actors({0: (b"", None, b"")}, deadline=1.0) is None
+    assert connection.answers_of_actors({0: (b"", None, b"")}, deadline=1.0) is None
     assert connection.name != before
