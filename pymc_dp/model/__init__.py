@@ -1,1 +1,1 @@
-"""The one room that reads PyMC's models: `view.read` accepts one, or refuses it, and says what a run may know."""
+"""The only package that reads PyMC models: `view.read` validates a model and returns the facts that a run uses."""

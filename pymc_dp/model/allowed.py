@@ -1,18 +1,17 @@
-"""Which operations may see rows: a list of those known to be safe. Every other operation is refused by name.
+"""The allow-list of operations that may see values of rows. Every other operation is refused by name.
 
-An operation that sees what a row holds is safe if it is
+An operation that sees values of a row is safe if it is
 
 - *row-local*: its result for one row is a function of that row. Graphs are written for a single row (`one_row`), and
-  vectorising them adds an axis, so this asks that the operation acts along the axes of its inputs alone;
+  vectorising them adds an axis, so the operation must act along the axes of its own inputs only;
 - *total*: in compiled code it neither raises nor ends the process, whatever numbers it is given;
 - *bounded*: the sizes of its results follow from shapes, never from values, and it reads and writes inside its
   arrays only;
 - *silent*: it prints, stores and calls nothing.
 
-Where an argument of an operation has to be free of row values for this to hold (a length, a slice, an axis), it is
-checked that no row value reaches it. Shapes are public, so `Shape` ends the search. The list is applied to the
-log-likelihood of one row and to each of its derivatives, before either engine compiles them. A test gives every scalar
-operation of the list extreme numbers in compiled code.
+Some arguments (a length, a slice, an axis) must not depend on row values; each of them is checked. Shapes are public,
+so `Shape` ends the search. The list is applied to the log-likelihood of one row and to each of its derivatives, before
+they are compiled. A test evaluates every scalar operation of the list at extreme numbers in compiled code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,8 +39,8 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, I
 
 from pymc_dp.exceptions import UnsupportedModel
 
-#: Functions of numbers, entry by entry. Floating-point results are NaN or infinite where the function is undefined;
-#: functions of gamma and Bessel type are SciPy's compiled ones, whose iterations are bounded.
+#: Elementwise functions. Floating-point results are NaN or infinite where the function is undefined; functions of gamma
+#: and Bessel type are SciPy's compiled ones, whose iterations are bounded.
 SCALARS: frozenset[type] = frozenset(
     getattr(scalars.basic if hasattr(scalars.basic, name) else scalars.math, name)
     for name in """
@@ -53,15 +52,15 @@ SCALARS: frozenset[type] = frozenset(
     I1 Ive J0 J1 Jv Kve Log1mexp NdtriExp Owens_t PolyGamma Psi Sigmoid Softplus TriGamma
     """.split()
 )
-#: Reductions may combine entries with these.
+#: The scalar operations that reductions may use.
 _REDUCTIONS = frozenset(
     getattr(scalars, name) for name in "Add Mul AND OR XOR Maximum Minimum ScalarMaximum ScalarMinimum".split()
 )
 
-#: Operations on arrays, with the reason, and which of their inputs must be free of row values (by a slice).
+#: Operations on arrays: the reason why each is safe, and the slice of its inputs that must not depend on row values.
 _NOTHING, _AFTER_FIRST, _AFTER_SECOND = slice(0, 0), slice(1, None), slice(2, None)
 _ARRAYS: Mapping[type, tuple[str, slice]] = {
-    # These move entries: results have the entries of the inputs, at places that follow from shapes.
+    # Operations that move entries: the result holds entries of the inputs, at places that follow from shapes.
     DimShuffle: ("permutes and adds axes", _NOTHING),
     tensors.MakeVector: ("puts numbers into a vector", _NOTHING),
     tensors.ScalarFromTensor: ("is the identity", _NOTHING),
@@ -76,18 +75,18 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
     SpecifyShape: ("asserts a shape that no row chooses", _AFTER_FIRST),
     Subtensor: ("slices at places that no row chooses", _AFTER_FIRST),
     IncSubtensor: ("writes to slices that no row chooses", _AFTER_SECOND),
-    # These compute: loops over the entries with arithmetic that is total.
+    # Operations that compute: loops over the entries with arithmetic that is total.
     Dot: ("sums products", _NOTHING),
     CumOp: ("accumulates sums or products", _NOTHING),
     Argmax: ("compares the entries", _NOTHING),
     SortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
     ArgSortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
-    # LAPACK computes these, of small matrices: PyTensor's compiled code returns NaN where LAPACK reports a failure.
+    # LAPACK routines on small matrices: PyTensor's compiled code returns NaN where LAPACK reports a failure.
     Cholesky: ("is NaN where the matrix is not positive definite", _NOTHING),
     SolveTriangular: ("is NaN or infinite where the matrix is singular", _NOTHING),
     CholeskySolve: ("is NaN or infinite where the matrix is singular", _NOTHING),
     Solve: ("is NaN or infinite where the matrix is singular", _NOTHING),
-    # Derivatives that are not taken.
+    # Identities that change or stop a derivative.
     DisconnectedGrad: ("is the identity", _NOTHING),
     ZeroGrad: ("is the identity", _NOTHING),
     GradClip: ("is the identity", _NOTHING),
@@ -95,10 +94,10 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
 
 
 def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable], *, derived: bool = False) -> None:
-    """Refuse a graph of one row in which an operation that is not known to be safe sees `rows`, the row's inputs.
+    """Refuse a graph of one row in which an operation that is not listed sees `rows`, the inputs of the row.
 
-    Matrix products may see them in derivatives alone (`derived`), where they are of one row's matrices: elsewhere they
-    are written in a fixed order, and one that is left would be computed of all rows together.
+    Matrix products may see them in derivatives only (`derived`), where they multiply matrices of one row. In the
+    log-likelihood products are rewritten in a fixed order; a remaining product would be computed for all rows together.
     """
     carrying = set(rows)
     for node in toposort(list(outputs)):
@@ -116,12 +115,12 @@ def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variab
 
 
 def allows_scalar(op: Any) -> bool:
-    """Return whether a function of numbers is on the list, whatever its arguments."""
+    """Return whether a scalar operation is on the list, whatever its arguments."""
     return type(op) in SCALARS
 
 
 def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Variable], *, derived: bool) -> str | None:
-    """Return why an operation that sees row values is refused, None if it is not."""
+    """Return the reason to refuse an operation that sees row values; None if it is allowed."""
     if isinstance(op, Blockwise):
         return _objection(op.core_op, node, carried, carrying, derived=derived)
     if isinstance(op, Elemwise):
@@ -145,7 +144,7 @@ def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Vari
         if any(carried[free]):
             return f"A length, place or axis of the operation {type(op).__name__} depends on what a row holds"
         return None
-    if isinstance(op, OpFromGraph):  # no more than its inner graph, evaluated once
+    if isinstance(op, OpFromGraph):  # it evaluates its inner graph once
         inner = [variable for variable, sees in zip(op.fgraph.inputs, carried, strict=True) if sees]
         refuse_unknown_operations(op.fgraph.outputs, inner, derived=derived)
         return None
@@ -157,7 +156,7 @@ def _unknown(op: Any) -> str:
 
 
 def _objection_to_scalar(op: Any, node: Apply, carried: Sequence[bool]) -> str | None:
-    """Return why a function of numbers is refused, None if it is not."""
+    """Return the reason to refuse a scalar operation; None if it is allowed."""
     if allows_scalar(op):
         return None
     if isinstance(op, scalars.Composite | ScalarLoop):
@@ -166,7 +165,7 @@ def _objection_to_scalar(op: Any, node: Apply, carried: Sequence[bool]) -> str |
                 return _unknown(inner.op)
         if isinstance(op, ScalarLoop) and carried[0] and not _chooses_between_constants(node.inputs[0]):
             return "A number of steps depends on what a row holds"
-        return None  # a row may end a loop early; how many steps it makes at most is its first input
+        return None  # a row may end a loop early; the first input is the largest number of steps
     whole = node.outputs[0].type.dtype.startswith(("int", "uint"))
     if isinstance(op, scalars.Pow):
         # In compiled code a whole number to a negative whole power raises.
@@ -182,14 +181,14 @@ def _objection_to_scalar(op: Any, node: Apply, carried: Sequence[bool]) -> str |
 
 
 def _is_constant(variable: Variable, holds: Callable[[Any], Any]) -> bool:
-    """Return whether a variable is a constant, up to added axes, all of whose entries have a property."""
+    """Return whether a variable is a constant, up to added axes, of which every entry satisfies `holds`."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         variable = variable.owner.inputs[0]
     return isinstance(variable, Constant) and bool(holds(variable.data).all())
 
 
 def _chooses_between_constants(variable: Variable) -> bool:
-    """Return whether a variable is one of some constants, whichever a row chooses: it is bounded."""
+    """Return whether a variable is a selection among constants, and so bounded whatever a row holds."""
     if isinstance(variable, Constant):
         return True
     if variable.owner is None:
@@ -202,7 +201,7 @@ def _chooses_between_constants(variable: Variable) -> bool:
 
 
 def _is_held_in_range(index: Variable, carrying: set[Variable]) -> bool:
-    """Return whether an index of whole numbers is clipped to a range that no row chooses, as `one_row` does."""
+    """Return whether an integer index is clipped to a range that depends on no row, as `one_row` does."""
     if index.type.dtype == "bool":
         return False
     while index.owner is not None and (

@@ -1,7 +1,7 @@
-"""The arrays that a model's graphs hold: which were declared public, and which PyMC computed from rows.
+"""The arrays in a model's graphs: those declared public, and those that PyMC computed from rows.
 
-``tools/looked_at.py`` says for every public name of PyMC how it treats rows, and a test compares that list with the
-packages that are installed.
+``tools/looked_at.py`` lists for every public name of PyMC how it treats rows, and a test compares that list with the
+installed packages.
 """
 
 import functools
@@ -23,9 +23,9 @@ from pytensor.tensor.variable import TensorConstant
 
 from pymc_dp.exceptions import InvalidArgument
 
-#: Marks of a variable, with the array that was declared, and of an operation. They stay when graphs are copied.
+#: Tags of a variable (the array that was declared public) and of an operation. Copies of graphs keep them.
 _PUBLIC, _BUILDER = "pymc_dp_public", "pymc_dp_builder"
-#: Methods that compute a number from rows while the model is built, and put it into the graph.
+#: Methods that compute a statistic of their locations while the model is built, and put it into the graph.
 EVALUATING: Mapping[str, tuple[str, ...]] = {
     "HSGP": ("prior_linearized", "_build_conditional"),
     "HSGPPeriodic": ("prior_linearized", "_build_conditional"),
@@ -47,12 +47,12 @@ def public(array: Any) -> TensorConstant:
     Returns
     -------
     TensorConstant
-        What is used in the model in its place, also as the value of `pm.Data`.
+        The constant to use in the model in place of the array, also as the value of `pm.Data`.
 
     Raises
     ------
     InvalidArgument
-        If it is no array of numbers.
+        If `array` is not an array of numbers.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def public(array: Any) -> TensorConstant:
 
 
 def declare_public(variable: Variable, declared: bool = True) -> None:
-    """Mark a constant or data variable as public, or take the mark off: the array that it has now, and no other."""
+    """Mark the array that a constant or data variable now has as public, and no later one; or remove the mark."""
     setattr(variable.tag, _PUBLIC, leaf_value(variable) if declared else None)
 
 
@@ -82,7 +82,7 @@ def is_public(variable: Any) -> bool:
 
 
 def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of `EVALUATING` that marks what it returns, but for locations that were declared public."""
+    """Return a method of `EVALUATING` that marks its results, unless its locations were declared public."""
 
     @functools.wraps(original)
     def marked(self: Any, locations: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,7 @@ def _mark(result: Any, name: str) -> None:
 
 
 def builder_of(variable: Variable) -> str | None:
-    """Return the class of `EVALUATING` that computed a number from rows for this variable, if one did."""
+    """Return the class of `EVALUATING` that computed a statistic of its locations for this variable, if any."""
     return None if variable.owner is None else getattr(variable.owner.tag, _BUILDER, None)
 
 
@@ -118,12 +118,12 @@ def leaf_value(leaf: Variable) -> np.ndarray:
 
 
 def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
-    """Return the tensor constants and shared variables that `outputs` depend on, also of inner graphs if `inner`."""
+    """Return the leaves that `outputs` depend on, those of inner graphs included if `inner`: see `is_leaf`."""
     return list(dict.fromkeys(filter(is_leaf, everything_in(outputs) if inner else ancestors(list(outputs)))))
 
 
 def everything_in(outputs: Iterable[Variable]) -> Iterator[Variable]:
-    """Yield all variables of graphs and of the graphs inside their operations, the inputs of operations included."""
+    """Yield all variables of graphs and of the graphs inside their operations."""
     todo = [list(outputs)]
     while todo:
         for variable in ancestors(todo.pop()):
@@ -132,7 +132,7 @@ def everything_in(outputs: Iterable[Variable]) -> Iterator[Variable]:
 
 
 def operations_of(variable: Variable) -> Iterator[Any]:
-    """Yield the operation that computes a variable and those that it applies to parts of arrays and to numbers."""
+    """Yield the operation that computes a variable, and the core and scalar operations that it applies."""
     op = None if variable.owner is None else variable.owner.op
     while op is not None:
         yield op
@@ -142,11 +142,11 @@ def operations_of(variable: Variable) -> Iterator[Any]:
 def arrays_of(
     outputs: Iterable[Variable], blockers: Iterable[Variable] = (), rows: Set[Variable] = frozenset()
 ) -> Iterator[tuple[Variable, tuple[int, ...]]]:
-    """Yield the arrays of two numbers or more that graphs compute with, with their shapes; `blockers` end the search.
+    """Yield the arrays of two numbers or more that graphs compute with, and their shapes; `blockers` end the search.
 
-    They are constants and shared variables that were not declared public, those in graphs inside operations included,
-    and vectors that are put together of such and of single numbers. Inputs that only say a shape are left out, and so
-    are columns that are chosen of a table in `rows`, the inputs that hold rows.
+    They are the constants and shared variables that were not declared public, those of graphs inside operations
+    included, and vectors joined from such leaves and from single numbers. Left out are inputs that only give a shape,
+    and constant indices that select columns of a table in `rows`, the inputs that hold rows.
     """
     blocked, todo = set(blockers), list(outputs)
     seen = set(todo)
@@ -172,7 +172,7 @@ def arrays_of(
 
 
 def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
-    """Yield the inputs that an operation computes with, and its inner graph; inputs that say a shape are left out."""
+    """Yield the inputs that an operation computes with, and its inner graph; inputs that give a shape are left out."""
     op, inputs = node.op, list(node.inputs)
     if isinstance(op, Shape | Shape_i):
         return
@@ -190,5 +190,5 @@ def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
 
 
 def is_leaf(variable: Variable) -> bool:
-    """Return whether a variable is a constant or shared array."""
+    """Return whether a variable is a leaf with a value: a tensor constant or a shared tensor."""
     return isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)

@@ -1,4 +1,4 @@
-"""Where the rows of a model are: the axis of each table that counts them, their number, and the dims of that length."""
+"""The rows of a model: the row axis of each table, the number of rows, and the dims of that length."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from pymc_dp.model.arrays import leaf_value, leaves_of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowAxes:
-    """Where the rows of a model are."""
+    """The row axes of a model's tables."""
 
     model: pm.Model
     observed: Mapping[Variable, int]  # the row axis of each observed variable
     n_rows: int
-    dim: str | None  # the dim that counts them, if it has a name
+    dim: str | None  # the dim that counts rows, if it has a name
 
     @cached_property
     def other_dims(self) -> set[str]:
-        """Dims of the axes other than that of the rows of all variables that have it by name."""
+        """Dims of the other axes of all variables that have the dim of the rows."""
         tables = [dims for dims in self.model.named_vars_to_dims.values() if self.dim is not None and self.dim in dims]
         return {name for dims in tables for name in dims if name not in (self.dim, None)}
 
     def axis_of(self, leaf: Variable) -> int | None:
-        """Return the row axis of one input: by its dims if it has them, else by its length."""
+        """Return the row axis of an input, by its dims or else by its length; None without one."""
         dims = dims_of(self.model, leaf)
         if dims is not None and self.dim is not None and self.dim in dims:
             return list(dims).index(self.dim)
@@ -52,7 +52,7 @@ class RowAxes:
 
     @cached_property
     def of_inputs(self) -> dict[Variable, int]:
-        """The row axis of all data of observed variables, and of each constant and data variable with one."""
+        """The row axis of each input that has one: data of observed variables, constants and data variables."""
         dim_lengths = set(self.model.dim_lengths.values())
         axes: dict[Variable, int] = {data_of(self.model, rv): axis for rv, axis in self.observed.items()}
         for leaf in leaves_of([*self.model.basic_RVs, *self.model.potentials], inner=False):
@@ -62,7 +62,7 @@ class RowAxes:
         return axes
 
     def of_so_many_rows(self, rv: Variable, n_rows: int) -> Variable:
-        """Return an observed variable with `n_rows` rows: how many the table has may be protected."""
+        """Return an observed variable with `n_rows` rows in place of the table's number, which may be protected."""
         lengths = list(leaf_value(data_of(self.model, rv)).shape[: rv.type.ndim - rv.owner.op.ndim_supp])
         try:
             lengths[self.observed[rv]] = n_rows
@@ -73,7 +73,7 @@ class RowAxes:
             ) from None
 
     def one_row(self) -> dict[Variable, Variable]:
-        """Return what stands for all rows: a row of zeros for each table, and 1 for each variable of their number."""
+        """Return replacements of the tables by one row of zeros, and of the numbers of rows by 1."""
         found: dict[Variable, Variable] = {}
         for leaf, axis in self.of_inputs.items():
             shape = list(leaf_value(leaf).shape)
@@ -82,10 +82,11 @@ class RowAxes:
         return found | {length: pt.constant(1, dtype=length.type.dtype) for length in self.length_variables}
 
     def protected_dims(self, lengths: Collection[int] = ()) -> set[str]:
-        """Return the dims that count rows or units: their lengths and labels are those of people.
+        """Return the dims that count rows or units, whose lengths and labels are protected.
 
-        They are the dims of the row axes of all tables, and any dim as long as the rows or as one of `lengths` (of
-        units of several rows), unless it belongs to another axis of a table of rows: features may be as many as rows.
+        They are the dims of the row axes of all tables, and each dim whose length is the number of rows or one of
+        `lengths` (numbers of units of several rows). A dim of another axis of a table of rows is not among them: a
+        table may have as many columns as rows.
         """
         found = {self.dim}
         for rv, axis in self.observed.items():
@@ -98,17 +99,17 @@ class RowAxes:
 
     @cached_property
     def length_variables(self) -> tuple[Variable, ...]:
-        """The model's variables for the number of rows."""
+        """The symbolic variables of the model that hold the number of rows."""
         return self.lengths_of_dims()
 
     def lengths_of_dims(self, lengths: Collection[int] = ()) -> tuple[Variable, ...]:
-        """Return the model's variables for the lengths of `protected_dims` that are inputs of its graphs."""
+        """Return the symbolic variables that hold the lengths of `protected_dims`."""
         of_dims = self.model.dim_lengths
         return tuple(of_dims[name] for name in sorted(self.protected_dims(lengths)) if name in of_dims)
 
 
 def dims_of(model: pm.Model, leaf: Variable) -> Sequence[str | None] | None:
-    """Return the dims of a data variable, or of the data of an observed one; None of others, whatever their name."""
+    """Return the dims of a data variable, or of the data of an observed one; None for others, whatever their name."""
     named = model.named_vars.get(leaf.name) if leaf.name is not None else None
     own = named is not None and model.rvs_to_values.get(named, named) is leaf
     found: Sequence[str | None] | None = model.named_vars_to_dims.get(leaf.name) if own else None
@@ -118,13 +119,13 @@ def dims_of(model: pm.Model, leaf: Variable) -> Sequence[str | None] | None:
 def data_of(model: pm.Model, rv: Variable) -> Constant | SharedVariable:
     """Return the data of an observed variable.
 
-    PyMC converts them in the model if they are in `pm.Data` and of another type than the distribution's: whole numbers
-    always, which have 32 bits there and 64 in a distribution.
+    PyMC casts data in `pm.Data` to the dtype of the distribution: integers always, which have 32 bits in `pm.Data` and
+    64 in a distribution. Such casts are skipped.
 
     Raises
     ------
     UnsupportedModel
-        If they are computed otherwise.
+        If the data are computed by any other operation.
     """
     value = model.rvs_to_values[rv]
     while value.owner is not None and isinstance(getattr(value.owner.op, "scalar_op", None), Cast):
@@ -141,7 +142,7 @@ def data_of(model: pm.Model, rv: Variable) -> Constant | SharedVariable:
 def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     """Return the row axes of a model, from the observed variables alone.
 
-    The dim `unit` counts rows; without it, the first axis of the observed variables does.
+    The row axis is the dim `unit`, by default the first axis of the observed variables.
     """
     axes: dict[Variable, int] = {}
     lengths = set()
@@ -175,13 +176,13 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
             "The observed variables have different numbers of rows. All have to describe the "
             "same units; name their dim with unit=."
         )
-    if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
+    if unit is None and len(names) == 1:  # refused there if an observed variable lacks the dim
         return row_axes(model, names.pop())
     return RowAxes(model, axes, lengths.pop(), unit)
 
 
 def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
-    """Return the length of a dim, from its labels, its variable or the table that has it."""
+    """Return the length of a dim, from its labels or else from its symbolic variable."""
     labels = model.coords.get(name)
     if labels is not None:
         return len(labels)

@@ -1,9 +1,9 @@
-r"""Models in the centred form: what rows know of is a variable itself.
+r"""Centred parametrisations of models: group effects are free variables themselves.
 
-Of effects :math:`\mu + \tau z_g` with :math:`z_g \sim N(0, 1)`, the non-centred form, rows tell products of
-parameters, and no normal likelihood is near theirs. With :math:`u_g = \tau z_g \sim N(0, \tau^2)` for `z` the model is
-the same law of everything that the user wrote. Rows tell sums then, and the scale is in the prior alone, which is
-exact.
+In the non-centred form effects are :math:`\mu + \tau z_g` with :math:`z_g \sim N(0, 1)`. The likelihood then depends on
+products of parameters, and no normal likelihood approximates it well. With :math:`u_g = \tau z_g \sim N(0, \tau^2)` in
+place of `z` the joint distribution of the user's variables is the same. The likelihood then depends on sums, and the
+scale is in the prior alone, which is exact.
 
 References
 ----------
@@ -43,24 +43,24 @@ from pymc_dp.model.protected import fills_a_triangle
 from pymc_dp.model.structure import undimmed
 
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
+#: Operations whose output consists of unchanged entries of their first input.
 _CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
 _POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
 
-#: Models in the centred form by those that the user wrote, with all that they were made of; None: no other.
+#: By the user's model: the objects that its centred form was made of, and that form; None if there is no other form.
 _made: WeakKeyDictionary[pm.Model, tuple[list[object], pm.Model | None]] = WeakKeyDictionary()
-#: Models that the user wrote, by those in the centred form.
+#: The user's models, by their centred forms.
 _written: WeakKeyDictionary[pm.Model, ref[pm.Model]] = WeakKeyDictionary()
 
 
 def centred(model: pm.Model) -> pm.Model:
-    """Return a model in the centred form, the same object each time; the model itself where there is nothing to do.
+    """Return the centred form of a model, the same object each time; the model itself if no variable is replaced.
 
-    Standardised variables that are multiplied by a positive function of other free variables, and that rows, priors
-    and potentials use in no other way, are replaced by the products, ``<name>_scaled``; or, where free variables are
-    added to the only product and to nothing else, by the sum, ``<name>_centred``. Normal variables that are used less
-    their mean alone are replaced by these differences, ``<name>_less_mean``, and ``<name>_mean``; and a random walk by
-    ``<name>_start`` and ``<name>_steps``. All keep their names as deterministic variables. Data, dims and all else are
-    those of the model.
+    A standardised variable that is only used times a positive function of other free variables is replaced by the
+    product, ``<name>_scaled``. If a location of free variables is only added to the only product, the sum replaces the
+    variable, ``<name>_centred``. Normal variables that are only used less their mean are replaced by the differences,
+    ``<name>_less_mean``, and by ``<name>_mean``; a random walk is replaced by ``<name>_start`` and ``<name>_steps``.
+    The replaced variables become deterministic variables of the same names. Data and dims are shared with the model.
     """
     written = {*model.named_vars}
     made_of = [*model.named_vars.values(), *model.rvs_to_initial_values.values(), *model.rvs_to_transforms.values()]
@@ -75,39 +75,36 @@ def centred(model: pm.Model) -> pm.Model:
         _made[model] = made_of, found
     if found is None:
         return model
-    found.coords.update(model.coords)  # data that are set anew may change them
+    found.coords.update(model.coords)  # pm.set_data may have changed them
     found.dim_lengths.update(model.dim_lengths)
     return found
 
 
 def as_written(model: pm.Model) -> pm.Model:
-    """Return the model that a model in the centred form was made of; other models as they are."""
+    """Return the user's model of a centred form; any other model itself."""
     found = _written.get(model)
     return model if found is None else found() or model
 
 
 def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
-    """Return the form of a model that has free variables, or their values, of all these names: centred if both have."""
+    """Return the form of a model that has all `names` as free or value variables: the centred one if both have them."""
     form = centred(model)
     return form if set(names) <= {each.name for each in [*form.free_RVs, *form.value_vars]} else model
 
 
 class _Step(NamedTuple):
-    """A node on the way from a standardised variable, the input of it that is on the way, and whether this ends there.
-
-    It does where the node multiplies by the scale.
-    """
+    """A node on a path from a standardised variable to a product with its scale."""
 
     node: Apply
-    variable: Variable
-    is_product: bool
+    variable: Variable  # the input of the node that is on the path
+    is_product: bool  # whether the node multiplies by the scale, where the path ends
 
 
 class _Scaled(NamedTuple):
-    """A standardised variable, what it is multiplied by everywhere, and all steps to the products.
+    """A standardised variable, its scale, and all steps to its products with the scale.
 
-    With a location there is one product, and `total` is the sum of the two. The scale may be a Cholesky factor that
-    the variable is multiplied by `from_left`, or transposed from the right; None: it is no matrix.
+    With a location there is one product, and `total` is their sum. The scale may be a Cholesky factor: a left factor
+    (`from_left`) or a transposed right factor. None: the scale is no matrix.
     """
 
     variable: Variable
@@ -119,7 +116,7 @@ class _Scaled(NamedTuple):
 
 
 class _New(NamedTuple):
-    """A free variable of the centred form: what is added to the old one's name, its dims and transform."""
+    """A new free variable of the centred form: the ending of its name, its dims and transform."""
 
     variable: Variable
     ending: str
@@ -128,7 +125,7 @@ class _New(NamedTuple):
 
 
 class _Rewriting(NamedTuple):
-    """A free variable of a model, what is replaced by what in its graphs, and the free variables in its place."""
+    """A free variable of a model, the replacements in the model's graphs, and the new free variables."""
 
     variable: Variable
     replaced: dict[Variable, Variable]
@@ -136,19 +133,20 @@ class _Rewriting(NamedTuple):
 
 
 def _first_rewriting(model: pm.Model) -> _Rewriting | None:
-    """Return how the first free variable is rewritten that can be; None if there is none."""
-    starts_given = any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values())
-    if model.parent is not None or starts_given:
+    """Return the rewriting of the first free variable that has one; None if none has."""
+    if model.parent is not None or any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values()):
         return None
     clients = defaultdict[Variable, list[Apply]](list)
-    # Of priors alone, deterministic variables say what rows would know of.
+    # A model of priors alone has no likelihood: its deterministic variables stand for the inputs of one.
     known_of = [*model.basic_RVs, *model.potentials, *(() if model.observed_RVs else model.deterministics)]
     for node in applys_between([], known_of):
         for variable in dict.fromkeys(node.inputs):
             clients[variable].append(node)
     for rv in model.free_RVs:
         found = _steps_of_walk(rv, model)
-        if found is None and _can_be_scaled(rv, model):
+        scalable = isinstance(rv.owner.op, LOCATION_SCALE) and model.rvs_to_transforms[rv] is None
+        scalable = scalable or isinstance(rv.owner.op, ZeroSumNormalRV)
+        if found is None and scalable and model.rvs_to_initial_values[rv] is None:
             scaled = _scaled(rv, clients, model)
             found = _less_mean(rv, clients[rv], model) if scaled is None else _with_product(scaled, model)
         if found is not None:
@@ -156,14 +154,8 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
     return None
 
 
-def _can_be_scaled(rv: Variable, model: pm.Model) -> bool:
-    """Return whether a free variable is of a family of any scale, and starts where PyMC says."""
-    family = isinstance(rv.owner.op, LOCATION_SCALE) and model.rvs_to_transforms[rv] is None
-    return (family or isinstance(rv.owner.op, ZeroSumNormalRV)) and model.rvs_to_initial_values[rv] is None
-
-
 def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm.Model) -> _Scaled | None:
-    """Return how a variable is multiplied by one scale on all ways to rows, priors and potentials; else None."""
+    """Return a variable with its scale, if all paths to rows, priors and potentials multiply by the same; else None."""
     if (by_factor := _multiplied_by_a_factor(rv, clients[rv], model)) is not None:
         return _located(by_factor, clients, model)
     scale: Variable | None = None
@@ -172,7 +164,7 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
         variable = ahead.pop()
         for node in clients[variable]:
             others = [each for each in node.inputs if each is not variable]
-            # A copy of a potential would be the new variable itself, and have its name.
+            # Else the new variable would itself replace the potential, and take its name.
             if node.outputs[0] in model.potentials or rv in ancestors(others):
                 return None
             factor = _other_input(node, variable, scalar.Mul)
@@ -182,7 +174,7 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
                 if scale is not None and found is not scale:
                     return None
                 scale = found
-            elif factor is not None or _chooses(node, variable):
+            elif factor is not None or _copies(node) or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable):
                 ahead.append(node.outputs[0])
             else:
                 return None
@@ -190,7 +182,7 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
 
 
 def _located(scaled: _Scaled, clients: Mapping[Variable, Sequence[Apply]], model: pm.Model) -> _Scaled:
-    """Return the same with its location, if there is one: free variables that the only product is only added to."""
+    """Return `scaled` with its location, if there is one: a term of free variables in the only use of its product."""
     rv, (node, *others) = scaled.variable, [step.node for step in scaled.steps]
     users = clients[node.outputs[0]]
     while len(users) == 1 and _copies(users[0]):
@@ -204,7 +196,7 @@ def _located(scaled: _Scaled, clients: Mapping[Variable, Sequence[Apply]], model
 
 
 def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Scaled | None:
-    """Return how standard normal variables are multiplied by a Cholesky factor of a free variable, once; else None."""
+    """Return standard normal variables with the Cholesky factor that their only use multiplies by; else None."""
     op = rv.owner.op
     if len(nodes) != 1 or not isinstance(getattr(nodes[0].op, "core_op", nodes[0].op), Dot):
         return None
@@ -231,22 +223,17 @@ def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Mode
 
 
 def _has_a_size(rv: Variable) -> bool:
-    """Return whether a variable's shape was given, and is not that of its parameters."""
+    """Return whether a variable has a `size` argument, instead of the shape of its parameters."""
     return getattr(rv.owner.op.size_param(rv.owner).type, "ndim", 0) == 1
 
 
 def _copies(node: Apply) -> bool:
-    """Return whether a node is the copy that PyMC makes of a variable with a name of its own."""
+    """Return whether a node is the identity, which PyMC inserts to name a variable."""
     return isinstance(node.op, ViewOp) or isinstance(getattr(node.op, "scalar_op", None), scalar.Identity)
 
 
-def _chooses(node: Apply, variable: Variable) -> bool:
-    """Return whether a node's output is made of entries of a variable, each as it is."""
-    return _copies(node) or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable)
-
-
 def _other_input(node: Apply, variable: Variable, operation: type) -> Variable | None:
-    """Return what an operation on two different variables has beside one of them; None of others."""
+    """Return the other input of a binary operation on two different variables; None for other nodes."""
     if not isinstance(getattr(node.op, "scalar_op", None), operation) or len(node.inputs) != 2:
         return None
     first, second = node.inputs
@@ -256,22 +243,22 @@ def _other_input(node: Apply, variable: Variable, operation: type) -> Variable |
 
 
 def _is_of_free_variables(variable: Variable, model: pm.Model) -> bool:
-    """Return whether a variable is a function of free variables, numbers and declared arrays: others may be rows."""
+    """Return whether a variable is a function of free variables, numbers and public arrays only: others may be rows."""
     found = list(ancestors([variable], blockers=model.free_RVs))
     arrays = any(is_leaf(each) and leaf_value(each).ndim > 0 and not is_public(each) for each in found)
-    arrays = arrays or any(arrays_of([variable], model.free_RVs))  # those inside of operations, and of single numbers
+    arrays = arrays or any(arrays_of([variable], model.free_RVs))  # in inner graphs, and vectors of single numbers
     return not arrays and not set(model.free_RVs).isdisjoint(found)
 
 
 def _fits(variable: Variable, rv: Variable) -> bool:
-    """Return whether an operation on the entries of both has the shape of `rv`."""
+    """Return whether an elementwise operation on both variables has the shape of `rv`."""
     return variable.type.ndim == rv.type.ndim and not any(
         one and not another for one, another in zip(rv.type.broadcastable, variable.type.broadcastable, strict=True)
     )
 
 
 def _scale_in(factor: Variable, variable: Variable, rv: Variable, model: pm.Model) -> Variable | None:
-    """Return a factor of a function of `rv` as its scale, one number or one for each entry; None if it is none."""
+    """Return a factor of a function of `rv` as its scale, a scalar or one for each entry; None if it cannot be one."""
     if not (_is_of_free_variables(factor, model) and _is_positive(factor, model)):
         return None
     number = undimmed(factor)
@@ -282,7 +269,7 @@ def _scale_in(factor: Variable, variable: Variable, rv: Variable, model: pm.Mode
 
 
 def _is_positive(variable: Variable, model: pm.Model) -> bool:
-    """Return whether the graph says that a variable has positive entries only."""
+    """Return whether the graph proves that all entries of a variable are positive."""
     if isinstance(variable, Constant):
         return bool((leaf_value(variable) > 0).all())
     if variable in model.free_RVs:
@@ -308,7 +295,7 @@ def _is_uniform_above_zero(rv: Variable) -> bool:
 
 
 def _with_product(scaled: _Scaled, model: pm.Model) -> _Rewriting:
-    """Return how products, or the total, become a free variable in place of what is multiplied by a scale."""
+    """Return the rewriting that makes the product, or the total, a free variable in place of the standardised one."""
     rv = scaled.variable
     product, of_output, standardised = _law_of(scaled)
     of_product, replaced = {rv: of_output}, {rv: standardised}
@@ -328,7 +315,10 @@ def _with_product(scaled: _Scaled, model: pm.Model) -> _Rewriting:
 
 
 def _law_of(scaled: _Scaled) -> tuple[Variable, Variable, Variable]:
-    """Return a variable of the law of the product or total, in its shape, and the standardised variable by it."""
+    """Return a variable with the distribution of the product or total, that variable in the output's shape, and `rv`.
+
+    The last one is the standardised variable as a function of the first.
+    """
     rv, scale, added = scaled.variable, scaled.scale, scaled.location
     op, node = rv.owner.op, rv.owner
     parameters, size = op.dist_params(node), op.size_param(node)
@@ -349,9 +339,9 @@ def _law_of(scaled: _Scaled) -> tuple[Variable, Variable, Variable]:
 
 
 def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewriting | None:
-    """Return how normal variables that are used less their mean become differences and a mean; None if they are not.
+    """Return the rewriting of normal variables, only used less their mean, as differences and mean; None for others.
 
-    The two are independent, and of these the likelihood knows the differences.
+    Differences and mean are independent, and the likelihood depends on the differences alone.
     """
     op = rv.owner.op
     if not isinstance(op, families.NormalRV) or rv.type.ndim != 1 or not _has_a_size(rv):
@@ -379,7 +369,7 @@ def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewrit
 
 
 def _steps_of_walk(rv: Variable, model: pm.Model) -> _Rewriting | None:
-    """Return how a normal random walk becomes its start and its steps; None for other variables."""
+    """Return the rewriting of a normal random walk as its start and its steps; None for other variables."""
     if not isinstance(rv.owner.op, RandomWalkRV) or rv.type.ndim != 1 or model.rvs_to_initial_values[rv] is not None:
         return None
     start, steps, _ = rv.owner.inputs
@@ -390,7 +380,7 @@ def _steps_of_walk(rv: Variable, model: pm.Model) -> _Rewriting | None:
 
 
 def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str]) -> pm.Model:
-    """Return a model with new free variables in the place of one; the names of the user's variables are `written`."""
+    """Return a model with new free variables in place of one; `written` are the names of the user's variables."""
     rv, replaced, new = rewriting
     data = set(model.data_vars)
     variables = [variable for variable in model.named_vars.values() if variable not in data]
@@ -404,7 +394,7 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
     made = {copy_of[each.variable] for each in new}
     for name, variable in model.named_vars.items():
         copy = copy_of.get(variable, variable)
-        if copy in made:  # of models that PyMC copied, deterministics are the products themselves
+        if copy in made:  # in models that PyMC copied, deterministics are the products themselves
             copy = copy.copy()
         if variable is not rv:
             add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
@@ -417,7 +407,7 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
             free.name = _unused_name(name, each.ending, written, {*found.named_vars, *model.named_vars} - {name})
             add_free(found, free, each.transform)
             found.add_named_variable(free, dims=each.dims)
-        if name in written:  # not a new one itself
+        if name in written:  # `rv` is the user's own variable
             copy.name = name
             found.deterministics.append(copy)
             found.add_named_variable(copy, dims=model.named_vars_to_dims.get(name))
@@ -425,7 +415,7 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
 
 
 def _unused_name(name: str, ending: str, written: Collection[str], others: Collection[str]) -> str:
-    """Return a name with an ending, which it has once."""
+    """Return an unused name with an ending, which is not repeated."""
     name = name + ending if name in written else name.removesuffix(ending) + ending
     while name in written or name in others:
         name += "_"

@@ -30,7 +30,7 @@ from pymc_dp.model.arrays import arrays_of, everything_in, operations_of
 #: Libraries that models are written with.
 _LIBRARIES = ("pymc", "pytensor", "numpy", "scipy", "xarray", "pandas", "arviz", "pymc_dp", "builtins")
 _DEPTH = 6
-#: Functions that PyMC registers for each custom distribution, and what they have for those of the user's.
+#: Functions that PyMC registers for each custom distribution, and the names by which they refer to the user's function.
 _CALLED_BY_PYMC = (
     (_logprob, "logp"),
     (_logcdf, "logcdf"),
@@ -38,29 +38,29 @@ _CALLED_BY_PYMC = (
     (_change_dist_size, "dist"),
 )
 _WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, numbers.Number)
-#: Of longer containers the length counts as that of an array.
+#: Longer containers count as arrays of their length.
 _ENTRIES = 100
-#: Up to so many numbers by name are settings, and count as single numbers do.
+#: A dictionary of at most this many named numbers counts as settings: single numbers, not an array.
 _SETTINGS = 20
-#: So few whole numbers are axes, places of parameters or a shape, as in PyMC's own transforms.
+#: A container of at most this many integers counts as axes, places of parameters or a shape, as in PyMC's transforms.
 _AXES = 4
 
 
 def is_of_library(value: Any) -> bool:
-    """Return whether a function, a class or a module belongs to a library that models are written with."""
+    """Return whether a function, class or module belongs to one of `_LIBRARIES`."""
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return (module or "").split(".")[0] in _LIBRARIES
 
 
 def referred_to(function: FunctionType) -> Iterator[Any]:
-    """Yield the objects that a function uses from around it: closures, defaults and globals.
+    """Yield the objects that a function refers to: closures, defaults and globals.
 
-    Of a module what is used of it is yielded. Globals that only a function defined inside uses are found, too.
+    For a module its used attributes are yielded. Globals that are only used by inner functions are included.
     """
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # it has no value yet
+        except ValueError:  # an empty cell
             continue
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
@@ -79,7 +79,7 @@ def referred_to(function: FunctionType) -> Iterator[Any]:
 
 
 def _global_names(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Yield the global names in a function's code, each followed by the attributes that are read of it."""
+    """Yield the global names in a function's code, each followed by the chain of attributes that is read."""
     path: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
@@ -96,9 +96,9 @@ def _global_names(code: CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...]], bool]) -> None:
-    """Refuse a model in which a function of the user's holds an array that could be a part of a table.
+    """Refuse a model in which a function of the user's refers to an array that could be a part of a table.
 
-    `passes` says whether an array of this shape may be there.
+    `passes` returns whether arrays of a shape are allowed.
     """
     for rv in model.basic_RVs:
         functions = [*_functions_of(rv), model.rvs_to_transforms.get(rv)]
@@ -112,24 +112,24 @@ def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...
 
 
 def _functions_of(rv: Variable) -> Iterator[Any]:
-    """Yield the functions of the custom distributions in the graph of `rv`, and in graphs inside its operations.
+    """Yield the functions of the custom distributions in the graph of `rv`, and in the inner graphs of its operations.
 
-    Of a truncated distribution, for instance, the base is inside.
+    The base of a truncated distribution, for instance, is in an inner graph.
     """
     for kind in dict.fromkeys(type(op) for variable in everything_in([rv]) for op in operations_of(variable)):
         if issubclass(kind, CustomDistRV):
             yield kind._random_fn  # noqa: SLF001
         if issubclass(kind, CustomDistRV | CustomSymbolicDistRV):
-            # PyMC registers functions of its own, which call the user's.
+            # PyMC registers functions of its own, whose closures hold the user's.
             for registered, name in _CALLED_BY_PYMC:
                 yield inspect.getclosurevars(registered.dispatch(kind)).nonlocals.get(name)
 
 
 def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of the arrays that an object refers to, but those that were declared public."""
+    """Yield the shapes of the arrays that an object refers to, except arrays declared public."""
     if depth == 0 or id(found) in seen or found is None or isinstance(found, _WITHOUT_TABLES):
         return
-    seen[id(found)] = found  # kept, for the next object could be at its place in memory
+    seen[id(found)] = found  # a reference keeps the id from being used again
     if isinstance(found, Variable):
         yield from (shape for _, shape in arrays_of([found]))
         yield tuple(length for length in getattr(found.type, "shape", ()) if length and found.owner is not None)
@@ -147,7 +147,7 @@ def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[i
 
 
 def _held_by(found: Any) -> Iterator[Any]:
-    """Yield the objects that an object holds; of a container of numbers, or a long one, its length."""
+    """Yield the objects that an object holds; for a container of numbers, or a long one, its length."""
     if isinstance(found, functools.partial):
         yield from (found.func, found.args, found.keywords)
     elif isinstance(found, MethodType):

@@ -1,6 +1,6 @@
-"""PyMC's models, for the rest of the package: their class, the one of a ``with`` block, Bambi's, and one of a column.
+"""PyMC models for the rest of the package: the class, the model of a ``with`` block, Bambi's, and one of a column.
 
-Elsewhere a model is handed on to PyMC or to this folder, and nothing of it is read: a test sees to that.
+Other folders only pass models on, to PyMC or to this folder, and read no attribute of them: a test checks this.
 """
 
 import gc
@@ -18,7 +18,7 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 __all__ = ["Model", "context_without_error", "model_in_context", "model_of_a_column", "refuse_bambi_statistics"]
 
-#: In formulas: names, and what levels are made of even where it is a number, which are groups and what `C` marks.
+#: Patterns in formulas: names, and terms that are categorical even if numeric (groups, and arguments of `C`, `S`, `T`).
 _NAME, _MADE_LEVELS = r"\w+", r"(?:\||\b[CST]\()([^()|]*)"
 #: Bambi's name of the dim of the rows.
 _ROWS = "__obs__"
@@ -26,7 +26,7 @@ _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 
 
 def model_in_context(model: Any) -> Model:
-    """Return the model that was passed, or that of the ``with`` context."""
+    """Return the model that was passed, or else the model of the ``with`` context."""
     if model is None:
         model = context_without_error()
         if model is None:
@@ -42,21 +42,21 @@ def context_without_error() -> Model | None:
 
 
 def model_of_a_column(values: np.ndarray) -> pm.Model:
-    """Return a model with one observed variable, for releases of columns alone: its likelihood is never evaluated."""
+    """Return a model with one observed variable, for releases of columns: its likelihood is never evaluated."""
     with pm.Model(model=None) as model:
         pm.Normal("value", pm.Normal("level"), 1.0, observed=values)
     return model
 
 
 def refuse_bambi_statistics(model: pm.Model) -> None:
-    """Refuse a model that Bambi built with statistics of the data: Bambi's are known by the dim of their rows.
+    """Refuse a model that Bambi built with statistics of the data. Models of Bambi are recognised by a dim `_ROWS`.
 
-    Bambi's defaults compute priors from the data's moments, and centre covariates; it also undoes the centring after
-    sampling, with the exact means of the columns, in the result that it returns.
+    By default Bambi computes priors from moments of the data, and centres covariates. After sampling it undoes the
+    centring with the exact means of the columns, in the result that it returns.
     """
     if not any(_ROWS in (model.named_vars_to_dims.get(rv.name) or ()) for rv in model.observed_RVs):
         return
-    # A model does not know the object of Bambi that built it, so it is looked for in memory.
+    # A model has no reference to the object of Bambi that built it, so memory is searched for that object.
     backend = next(
         (found for found in gc.get_objects() if type(found).__name__ == "PyMCModel" and found.model is model), None
     )
@@ -75,14 +75,14 @@ def refuse_bambi_statistics(model: pm.Model) -> None:
 
 
 def _statistics(spec: Any) -> Iterator[str]:
-    """Yield the statistics that a `bambi.Model` computes from the data, with the arguments to pass instead."""
+    """Yield the statistics that a `bambi.Model` computes from the data, with the arguments that avoid them."""
     if spec.center_predictors:
         yield "covariates are centred at their sample means (pass center_predictors=False)"
     priors = [(name, component.prior) for name, component in spec.marginal_parameters.items()]
     for parameter, component in spec.conditional_parameters.items():
         of_another = "" if getattr(component, "is_parent", True) else f"{parameter}: "
         priors += [(f"{of_another}{name}", getattr(term, "prior", None)) for name, term in component.terms.items()]
-    # Bambi marks priors of the user.
+    # Bambi sets `auto_scale` of its default priors.
     defaults = sorted(name for name, prior in priors if getattr(prior, "auto_scale", False) and spec.auto_scale)
     if defaults:
         yield (
@@ -92,7 +92,7 @@ def _statistics(spec: Any) -> Iterator[str]:
         )
     formula = spec.formula
     calls = {call for part in (formula.main, *formula.additionals) for call in _CALL.findall(part)}
-    # Bambi's parser of formulas marks the functions that remember something of the data.
+    # Bambi's parser of formulas marks stateful transforms, which store statistics of the data.
     transforms = getattr(sys.modules.get("formulae.transforms"), "TRANSFORMS", {})
     stateful = {name for name, each in transforms.items() if getattr(each, "__stateful_transform__", False)}
     scaling = sorted(calls & stateful)
@@ -101,7 +101,7 @@ def _statistics(spec: Any) -> Iterator[str]:
             f"the formula calls {', '.join(scaling)}, which learn from the whole column (transform it before with "
             "public numbers)"
         )
-    # Where the parser makes levels of a column, they are those that occur, sorted; only ordered ones are as declared.
+    # The parser takes the levels that occur in a column, sorted; it keeps declared levels of ordered categories only.
     data, parts = getattr(spec, "data", {}), (formula.main, *formula.additionals)
     named, grouped = ({word for part in parts for word in re.findall(form, part)} for form in (_NAME, _MADE_LEVELS))
     grouped = {word for found in grouped for word in re.findall(_NAME, found)}

@@ -6,17 +6,16 @@ from pytensor.graph.basic import Variable
 
 
 def add_copy(to: pm.Model, copy: Variable, model: pm.Model, variable: Variable, transform: Transform | None) -> None:
-    """Add the copy of a variable of a model to another model, with its name and its dims, which the other has to have.
+    """Add the copy of a variable of a model to another model, with its name and dims. The other model needs these dims.
 
-    If it is free there, with this transform, and it starts where PyMC says.
+    A free variable gets `transform`, and PyMC's default initial value.
     """
     copy.name = variable.name
     if variable in model.free_RVs:
         add_free(to, copy, transform)
     elif variable in model.observed_RVs:
         to.observed_RVs.append(copy)
-        value = model.rvs_to_values[variable]
-        to.create_value_var(copy, transform=None, default_transform=None, value_var=value)
+        to.create_value_var(copy, transform=None, default_transform=None, value_var=model.rvs_to_values[variable])
     for sort in ("data_vars", "potentials", "deterministics"):
         if variable in getattr(model, sort):
             getattr(to, sort).append(copy)
@@ -24,7 +23,7 @@ def add_copy(to: pm.Model, copy: Variable, model: pm.Model, variable: Variable, 
 
 
 def add_free(to: pm.Model, variable: Variable, transform: Transform | None) -> None:
-    """Add a free variable to a model, and its value; its name and dims are not."""
+    """Add a free variable and its value variable to a model, without registering its name and dims."""
     to.free_RVs.append(variable)
     to.create_value_var(variable, transform=transform, default_transform=None)
     to.set_initval(variable, None)

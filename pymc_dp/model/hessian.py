@@ -1,8 +1,8 @@
-"""Second derivatives of a log-density by differences of its gradient: few of them, where most entries are zero.
+"""Sparse Hessians of log-densities by finite differences of the gradient.
 
-The members of a hierarchy meet in their prior's parameters alone, so that one pair of gradients tells all entries of
-theirs: columns that share no row are differenced together, and parameters that meet most others have columns of their
-own, which by symmetry are rows, too.
+Columns of the Hessian that have no nonzero row in common are differenced together, with one pair of gradients: members
+of a hierarchy, for instance, depend on each other only by the parameters of their prior. Dense columns, such as those
+of these parameters, are differenced one by one; by symmetry they are also the rows of the dense parameters.
 
 References
 ----------
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 
 _STEP = 1e-4
-#: At so many random points, changes of one parameter at a time show which entries are not zero everywhere.
+#: Number of random points at which single parameters are changed, to find the nonzero pattern.
 _POINTS = 2
 
 
@@ -29,7 +29,7 @@ class Hessian:
     Parameters
     ----------
     gradient : callable
-        Of the log-density, at and of shape (parameters,).
+        The gradient of the log-density; argument and value have shape (parameters,).
     size : int
         The number of parameters.
     """
@@ -38,49 +38,49 @@ class Hessian:
         self._gradient, self._size = gradient, size
 
     def __call__(self, theta: FloatArray) -> FloatArray:
-        """Return it at `theta`, by central differences, shape (parameters, parameters)."""
-        there, alone, groups = self._plan
+        """Return the Hessian at `theta`, by central differences, shape (parameters, parameters)."""
+        pattern, alone, groups = self._plan
         found = np.zeros((self._size, self._size))
         for group in (*alone[:, None], *groups):
-            way = np.isin(np.arange(self._size), group) * _STEP
-            change = (self._gradient(theta + way) - self._gradient(theta - way)) / (2 * _STEP)
-            found[:, group] = np.where(there[:, group], change[:, None], 0.0)
+            step = np.isin(np.arange(self._size), group) * _STEP
+            change = (self._gradient(theta + step) - self._gradient(theta - step)) / (2 * _STEP)
+            found[:, group] = np.where(pattern[:, group], change[:, None], 0.0)
         others = np.setdiff1d(np.arange(self._size), alone)
         found[np.ix_(alone, others)] = found[np.ix_(others, alone)].T
         return 0.5 * (found + found.T)
 
     @functools.cached_property
     def _plan(self) -> tuple[NDArray[np.bool_], NDArray[np.intp], list[NDArray[np.intp]]]:
-        """Return which entries there are, which columns are differenced alone, and groups of the others."""
-        there = self._entries()
-        order = np.argsort(-there.sum(axis=0), kind="stable")
-        sorted_there = there[np.ix_(order, order)]
-        # With the first n columns alone, the rest needs at least as many groups as one row of it has entries.
-        of_rest = np.tril(sorted_there.sum(axis=1)[:, None] - np.cumsum(sorted_there, axis=1), -1).max(axis=0)
-        n_alone = int(np.argmin([there.sum(axis=0).max(), *(1 + np.arange(self._size) + of_rest)]))
-        return there, order[:n_alone], _apart(there, order[n_alone:])
+        """Return the nonzero pattern, the columns to difference alone, and groups of the other columns."""
+        pattern = self._nonzero_pattern()
+        order = np.argsort(-pattern.sum(axis=0), kind="stable")
+        in_order = pattern[np.ix_(order, order)]
+        # With the first n columns alone, the number of groups is at least the nonzero count of any remaining row.
+        of_rest = np.tril(in_order.sum(axis=1)[:, None] - np.cumsum(in_order, axis=1), -1).max(axis=0)
+        n_alone = int(np.argmin([pattern.sum(axis=0).max(), *(1 + np.arange(self._size) + of_rest)]))
+        return pattern, order[:n_alone], _disjoint_groups(pattern, order[n_alone:])
 
-    def _entries(self) -> NDArray[np.bool_]:
-        """Return which entries are not zero everywhere; all if there is no finite gradient where that is seen."""
-        rng, there = np.random.default_rng(0), np.eye(self._size, dtype=bool)
+    def _nonzero_pattern(self) -> NDArray[np.bool_]:
+        """Return the entries that are not zero everywhere; all entries if a tried gradient is not finite."""
+        rng, pattern = np.random.default_rng(0), np.eye(self._size, dtype=bool)
         for _ in range(_POINTS):
             theta = rng.standard_normal(self._size)
-            changes = np.full(there.shape, np.nan)
-            with contextlib.suppress(ArithmeticError, ValueError):  # as of a matrix that is not positive definite there
-                here = self._gradient(theta)
-                changes = np.array([self._gradient(theta + way) - here for way in np.eye(self._size)])
+            changes = np.full(pattern.shape, np.nan)
+            with contextlib.suppress(ArithmeticError, ValueError):  # for example a matrix that is not positive definite
+                gradient = self._gradient(theta)
+                changes = np.array([self._gradient(theta + step) - gradient for step in np.eye(self._size)])
             if not np.isfinite(changes).all():
-                return np.ones_like(there)
-            there |= changes != 0.0
-        return there | there.T
+                return np.ones_like(pattern)
+            pattern |= changes != 0.0
+        return pattern | pattern.T
 
 
-def _apart(there: NDArray[np.bool_], columns: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Return groups of columns that share no row of these, each with the first group that has room for it."""
+def _disjoint_groups(pattern: NDArray[np.bool_], columns: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Return greedily built groups of columns that have no nonzero row of `columns` in common."""
     groups: list[list[int]] = []
     taken: list[NDArray[np.bool_]] = []
     for column in columns:
-        rows = there[columns, column]
+        rows = pattern[columns, column]
         place = next((place for place, each in enumerate(taken) if not (each & rows).any()), len(groups))
         if place == len(groups):
             groups.append([])

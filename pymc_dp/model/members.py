@@ -1,15 +1,15 @@
-r"""Members of hierarchies, as NUTS draws them: standardised, given the scale of their prior.
+r"""Members of hierarchies (group effects) in the coordinates in which NUTS draws them: standardised, given their scale.
 
-The prior of a member :math:`\alpha \sim N(\mu, \tau^2)` has parameters that are free variables themselves. Where
-:math:`\tau` is small the members lie close together, where it is large they do not: no step size suits both. Given
-:math:`\mu` and :math:`\tau` a member is normal, for so is the released likelihood, :math:`N(m, 1 / p)` of one member:
+The prior of a member :math:`\alpha \sim N(\mu, \tau^2)` has free variables as parameters. The spread of the members
+follows :math:`\tau`, so that no step size suits small and large :math:`\tau`. Given :math:`\mu` and :math:`\tau` the
+posterior of a member is normal, since the released likelihood of a member is normal too, :math:`N(m, 1 / p)`:
 
 .. math:: \alpha = \frac{\mu + p \tau^2 m}{1 + p \tau^2} + \frac{\tau}{\sqrt{1 + p \tau^2}}\, z,
           \qquad z \sim N(0, 1).
 
-For p = 0 that is the non-centred parametrisation, for large p the centred one. Draws of `z` have the same shape
-whatever the scale is. Of other families with a location and a scale the same coordinates are about standard normal, and
-entries of normal vectors have the standard deviations of their covariance matrix.
+For p = 0 this is the non-centred parametrisation, for large p the centred one. The distribution of `z` does not depend
+on the scale. For other location-scale families the same coordinates are approximately standard normal. For entries of
+normal vectors :math:`\tau` is the standard deviation in their covariance matrix.
 
 References
 ----------
@@ -37,17 +37,17 @@ from pytensor.tensor.random import basic as families
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 
-#: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
+#: Location-scale families, closed under positive factors, whose last parameters are location and scale.
 LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
 
 
 class GivenItsScale(Transform):
-    """From members of a hierarchy to their standardised values, given their prior's mean and scale and a likelihood.
+    """Transform members of a hierarchy to standardised values, given the mean and scale of their prior.
 
     Parameters
     ----------
     precision, mean : ndarray, of the shape of the variable
-        Of a normal likelihood of each entry: p and m.
+        Precision p and mean m of a normal likelihood of each entry.
     """
 
     name = "standardised"
@@ -56,10 +56,10 @@ class GivenItsScale(Transform):
         self._precision, self._mean = precision, mean
 
     def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return mean and standard deviation given the prior's `inputs`."""
+        """Return the conditional mean and standard deviation, given the prior's `inputs`."""
         prior_mean, scale = self._prior(inputs)
-        told = self._precision * scale**2
-        return (prior_mean + told * self._mean) / (1.0 + told), scale / pt.sqrt(1.0 + told)
+        ratio = self._precision * scale**2  # of the likelihood's precision to the prior's
+        return (prior_mean + ratio * self._mean) / (1.0 + ratio), scale / pt.sqrt(1.0 + ratio)
 
     def backward(self, value: Any, *inputs: Any) -> Any:
         """Return the variable."""
@@ -82,16 +82,16 @@ class GivenItsScale(Transform):
 
 
 class _SumsOfZeroGivenTheirScale(GivenItsScale):
-    """The same of variables whose sum is zero, in the coordinates of `ZeroSumTransform`: as many normal ones."""
+    """The same transform for zero-sum variables, in the coordinates of `ZeroSumTransform`, which are independent."""
 
     def _prior(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
         return 0.0, inputs[-2]  # the last is the shape
 
 
 class VectorsGivenTheirCovariance(GivenItsScale):
-    """The same of normal vectors, one entry by the other: by the diagonal of the covariance matrix of their prior.
+    """The same transform for normal vectors, entry by entry, with the diagonal of their prior's covariance matrix.
 
-    With the matrix itself PyTensor takes half a minute to compile what is a second's work here.
+    With the whole matrix PyTensor compiles for half a minute instead of a second.
     """
 
     def log_jac_det(self, value: Any, *inputs: Any) -> Any:
@@ -106,9 +106,9 @@ class VectorsGivenTheirCovariance(GivenItsScale):
 def standardising(
     model: pm.Model, parameters: ParameterVector, precision: FloatArray, mean: FloatArray
 ) -> dict[str, Transform]:
-    """Return the transforms of a model's members by name.
+    """Return the transforms of a model's members, by name.
 
-    `precision` and `mean`, shape (parameters,), are those of the likelihood of each of `parameters` given the others.
+    `precision` and `mean`, shape (parameters,), are those of the likelihood of each parameter given the others.
     """
     found = dict[str, Transform]()
     for rv, entries, shape in zip(model.free_RVs, parameters.slices, parameters.shapes.values(), strict=True):
@@ -125,61 +125,56 @@ def standardising(
     return found
 
 
-def _standardiser_in(transform: Transform | None) -> GivenItsScale | None:
-    """Return the part of a variable's transform that standardises it; None where nothing does."""
-    last = transform.transform_list[-1] if isinstance(transform, ChainedTransform) else transform
-    return last if isinstance(last, GivenItsScale) else None
-
-
 def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
     """Return whether a parameter of a prior depends on free variables."""
     return not set(model.free_RVs).isdisjoint(ancestors([parameter]))
 
 
 class Unstandardised:
-    """The parameters of a model as functions of those of the same model with standardised members.
+    """The parameters of a model as a function of the parameters of the same model with standardised members.
 
     Parameters
     ----------
     model : pm.Model
         The standardised model.
     parameters : ParameterVector
-        Of either model: names apart, they are the same.
+        The parameters of either model: they differ in names only.
 
     Attributes
     ----------
     members : ndarray of bool, shape (parameters,)
-        Which parameters are standardised.
+        True for standardised parameters.
     """
 
     def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
         self._parameters = parameters
-        changes = [_standardiser_in(model.rvs_to_transforms[rv]) for rv in model.free_RVs]
-        self.members = np.repeat(
-            [change is not None for change in changes], [entries.stop - entries.start for entries in parameters.slices]
-        )
-        values, pulls = model.value_vars, [value.type() for value in model.value_vars]
+        transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
+        last = [each.transform_list[-1] if isinstance(each, ChainedTransform) else each for each in transforms]
+        standardisers = [each if isinstance(each, GivenItsScale) else None for each in last]
+        lengths = [entries.stop - entries.start for entries in parameters.slices]
+        self.members = np.repeat([each is not None for each in standardisers], lengths)
+        values, cotangents = model.value_vars, [value.type() for value in model.value_vars]
         found, log_volume = [], pt.zeros(())
-        for rv, value, change in zip(model.free_RVs, values, changes, strict=True):
-            found.append(value if change is None else change.backward(value, *rv.owner.inputs))
-            if change is not None:
-                log_volume += pt.sum(change.log_jac_det(value, *rv.owner.inputs))
+        for rv, value, standardiser in zip(model.free_RVs, values, standardisers, strict=True):
+            found.append(value if standardiser is None else standardiser.backward(value, *rv.owner.inputs))
+            if standardiser is not None:
+                log_volume += pt.sum(standardiser.log_jac_det(value, *rv.owner.inputs))
         *found, log_volume = model.replace_rvs_by_values([*found, log_volume])
-        pulled = log_volume + sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
-        gradient = pt.grad(pulled, values)
-        self._inputs, self._outputs = [*values, *pulls], [log_volume, *found, *gradient]
+        # Its gradient is that of `log_volume` plus the vector-Jacobian product of the parameters with the cotangents.
+        scalar = log_volume + sum(pt.sum(each * other) for each, other in zip(found, cotangents, strict=True))
+        self._inputs, self._outputs = [*values, *cotangents], [log_volume, *found, *pt.grad(scalar, values)]
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
         return compiled(self._inputs, self._outputs)
 
-    def __call__(self, z: FloatArray, pull: FloatArray) -> tuple[FloatArray, float, FloatArray]:
-        """Return the parameters at `z`, the logarithm of the derivative's determinant, and a gradient by `z`.
+    def __call__(self, z: FloatArray, cotangent: FloatArray) -> tuple[FloatArray, float, FloatArray]:
+        """Return the parameters at `z`, the log-determinant of their Jacobian, and a gradient with respect to `z`.
 
-        The gradient is that of this logarithm plus a function whose gradient by the parameters is `pull`. Shapes:
-        (parameters,).
+        It is the gradient of the log-determinant plus a function whose gradient with respect to the parameters is
+        `cotangent`. Shapes: (parameters,).
         """
-        log_volume, *blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
+        log_volume, *blocks = self._function(*self._parameters.split(z), *self._parameters.split(cotangent))
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
         return found[: z.size], float(log_volume), found[z.size :]
 
@@ -190,11 +185,11 @@ class Unstandardised:
 def from_means_and_members(
     model: pm.Model, parameters: ParameterVector, in_likelihood: NDArray[np.bool_]
 ) -> FloatArray | None:
-    """Return the matrix that makes parameters of what members of hierarchies are apart from their prior's mean.
+    """Return the matrix that maps deviations of members from their prior means to members; other parameters are kept.
 
-    Shape (parameters, parameters): ones on the diagonal, and for each member how much parameters of its prior add to
-    its mean. None where no mean is linear in parameters that are not `in_likelihood` themselves and have no transform.
-    Public: it depends on the model alone.
+    Shape (parameters, parameters): the identity, plus for each member the coefficients of its prior mean. None if no
+    prior mean is linear in parameters that have no transform and are not `in_likelihood` themselves. Public: a function
+    of the model alone.
     """
     everywhere = np.arange(parameters.size)
     places = {rv: everywhere[entries] for rv, entries in zip(model.free_RVs, parameters.slices, strict=True)}
@@ -215,7 +210,7 @@ def from_means_and_members(
 
 
 def _linear_part(mean: Any, of: dict[Any, tuple[int, ...]], shape: tuple[int, ...]) -> FloatArray:
-    """Return how much each entry of variables `of` these shapes adds to each of a mean; zeros if it is not linear."""
+    """Return the coefficients of a mean that is linear in the variables of `of`, or zeros if it is not linear."""
     ends = np.cumsum([0, *map(math.prod, of.values())])
     whole = pt.vector("whole", shape=(int(ends[-1]),), dtype="float64")
     parts = [
@@ -223,7 +218,7 @@ def _linear_part(mean: Any, of: dict[Any, tuple[int, ...]], shape: tuple[int, ..
         for (rv, of_one), start, end in zip(of.items(), ends[:-1], ends[1:], strict=True)
     ]
     (clone,) = clone_replace([mean], dict(zip(of, parts, strict=True)), rebuild_strict=False)
-    function = pytensor.function([whole], clone, mode=INTERPRETED)  # called a few times: not worth compiling
+    function = pytensor.function([whole], clone, mode=INTERPRETED)  # called a few times: compiling takes longer
 
     def at(values: FloatArray) -> FloatArray:
         return np.broadcast_to(function(values), shape).ravel().astype(np.float64)

@@ -1,10 +1,10 @@
 """Write a model's log-probabilities with its rows as inputs, and rebuild them for a single row, operation by operation.
 
-Some operations are replaced on the way, because they would let rows influence each other or fail on what a row holds:
-checks of parameters, which decide for all rows at once; matrix products, whose last bits depend on the number of rows;
-and indices, which raise or reach into other memory where they are out of range, in reads and in writes alike.
+Some operations are replaced, because with them rows would influence each other, or some values of a row would raise an
+error: checks of parameters, which decide for all rows at once; matrix products, whose last bits depend on the number of
+rows; and indices, which raise or access other memory if they are out of range, in reads and in writes.
 
-Which operations may see rows at all is said by `pymc_dp.model.allowed`.
+`pymc_dp.model.allowed` lists the operations that may see rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,28 +37,28 @@ from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.structure import length_of_last_axis
 
 _MATRIX = 2
-#: Between a number and the next one below, and less than a response that is not zero.
+#: Relative distance to the next float below, and a number below any response that is not zero.
 _NEXT, _SMALLEST = 2.0**-52, 1e-300
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Response:
-    """The distribution of the observed variable, as graphs of the model's inputs, elementwise."""
+    """The distribution of the observed variable, as elementwise graphs of the model's inputs."""
 
     name: str  # the observed variable
-    discrete: bool  # whether its values are whole numbers
-    n_levels: int | None  # how many values there are, if they are few
-    #: Logarithms of the probabilities of at most the response, and of less; then the mean, where PyMC knows it.
+    discrete: bool  # whether its values are integers
+    n_levels: int | None  # the number of possible values, of Bernoulli and categorical variables
+    #: Logarithms of P(Y ≤ y) and P(Y < y) at the response y; then the mean, if PyMC has it.
     graphs: list[Variable]
 
     @property
     def mean(self) -> Variable | None:
-        """The response's mean, where PyMC knows it."""
+        """The mean of the response; None if PyMC does not have it."""
         return self.graphs[2] if len(self.graphs) > 2 else None
 
 
 class SymbolicModel:
-    """The graphs of `model` with `row_constants`, the constants that have a row axis, as inputs."""
+    """The graphs of `model`, with inputs in place of `row_constants`, the constants that have a row axis."""
 
     def __init__(self, model: pm.Model, row_constants: Iterable[Variable]) -> None:
         stand_ins = {constant: constant.type() for constant in row_constants}
@@ -77,9 +77,9 @@ class SymbolicModel:
             ) from None
         self._model, self._new, self._values, self._transforms = model, new, values, transforms
         n_observed = len(model.observed_RVs)
-        #: The constant that each new input stands for.
+        #: The constant that each new input replaces.
         self.sources = {stand_in: constant for constant, stand_in in stand_ins.items()}
-        #: One for each observed and each free variable, elementwise.
+        #: Elementwise log-densities of the observed and of the free variables.
         self.log_likelihoods, self.log_priors = list(logps[:n_observed]), list(logps[n_observed:])
         self.potentials = self._of_values(clones[len(rvs) :])
         #: The free variables as functions of the unconstrained parameters.
@@ -91,7 +91,7 @@ class SymbolicModel:
         return list(replace_rvs_by_values(graphs, rvs_to_values=self._values, rvs_to_transforms=self._transforms))
 
     def terms(self, *, potentials: bool) -> list[tuple[Variable, Variable]]:
-        """Return variables of the model with their finished graphs: log-probabilities, and draws of free variables."""
+        """Return variables of the model with their derived graphs: log-probabilities, and values of free variables."""
         model = self._model
         return [
             *zip(model.observed_RVs, self.log_likelihoods, strict=True),
@@ -128,7 +128,7 @@ class SymbolicModel:
 
 
 def _mean(rv: Variable) -> Variable | None:
-    """Return the mean of a random variable; of categories that of their codes; None where PyMC does not know it."""
+    """Return the mean of a random variable (for categories the mean of their codes); None if PyMC does not have it."""
     if isinstance(rv.owner.op, CategoricalRV):
         (probabilities,) = rv.owner.op.dist_params(rv.owner)
         return (probabilities * pt.arange(probabilities.shape[-1])).sum(axis=-1)
@@ -141,19 +141,19 @@ def _mean(rv: Variable) -> Variable | None:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A place where parameters meet row data linearly: a product ``row @ parameter`` or a gather ``parameter[row]``."""
+    """A linear operation on a parameter and a row: a product ``row @ parameter`` or a gather ``parameter[row]``."""
 
     output: Variable  # the result in the one-row graph
-    parameter: Variable  # the factor or the array that is gathered from
-    row: Variable  # the row's vector, or its index, both with a row axis of length one
-    gathers: bool  # whether it is a gather
+    parameter: Variable  # the factor, or the array to gather from
+    row: Variable  # the row's vector, or its index, with a row axis of length one
+    gathers: bool  # whether the operation is a gather
 
 
 class OneRow:
     """Rebuilds graphs for one row.
 
-    `replacements` has one row, with a row axis of length one, for every input that carries the row axis of `rows`.
-    `links` are the places where parameters meet row data linearly.
+    `replacements` maps every input with a row axis to one row of it, with a row axis of length one. `links` are the
+    operations that are linear in a parameter and the row.
     """
 
     def __init__(self, replacements: Mapping[Variable, Variable], rows: RowAxes) -> None:
@@ -162,7 +162,7 @@ class OneRow:
         self._with_rows: set[Variable] = set(self._new)
         self._n_rows = rows.n_rows
         self._index_checks: list[Variable] = []
-        self._met: dict[tuple[Variable, Variable], Variable] = {}
+        self._linked: dict[tuple[Variable, Variable], Variable] = {}
         self.links: list[Link] = []
 
     def rebuild(self, outputs: Sequence[Variable]) -> list[Variable]:
@@ -178,7 +178,7 @@ class OneRow:
         return [self._new.get(output, output) for output in outputs]
 
     def where_indices_hold(self, log_likelihood: Variable) -> Variable:
-        """Return the log-likelihood, minus infinity where an index of the row was out of range."""
+        """Return the log-likelihood, or minus infinity if an index of the row is out of range."""
         return _minus_infinity_unless(self._index_checks, log_likelihood) if self._index_checks else log_likelihood
 
     def _apply(self, node: Any, inputs: list[Variable], carries: Sequence[bool]) -> list[Variable]:
@@ -197,26 +197,26 @@ class OneRow:
             return [self._product(*inputs) if list(carries) == [True, False] else _product_in_fixed_order(*inputs)]
         if isinstance(op, AdvancedSubtensor):
             source, *indices = inputs
-            indices = self._held(op, source, indices)
+            indices = self._in_range(op, source, indices)
             if op.idx_list == (0,) and list(carries) == [False, True]:
                 return [self._gather_each(op, source, indices[0])]
             return [op.make_node(source, *indices).outputs[0]]
         if isinstance(op, AdvancedIncSubtensor):
             target, new, *indices = inputs
-            return [op.make_node(target, new, *self._held(op, target, indices)).outputs[0]]
+            return [op.make_node(target, new, *self._in_range(op, target, indices)).outputs[0]]
         if isinstance(op, OpFromGraph) and not isinstance(op, SymbolicOp):
-            return self.rebuild(inline_ofg_node(node))  # a product inside is one of all rows, too
+            return self.rebuild(inline_ofg_node(node))  # inner matrix products are rewritten, too
         if isinstance(op, SymbolicOp):
             return list(op(*inputs, return_list=True))
         return list(op.make_node(*inputs).outputs)
 
-    def _held(
+    def _in_range(
         self, op: AdvancedSubtensor | AdvancedIncSubtensor, source: Variable, indices: Sequence[Variable]
     ) -> list[Variable]:
-        """Return indices held in the range of their axes; one that is out of range is remembered.
+        """Return indices clipped to the range of their axes, and append a range check of each to `_index_checks`.
 
-        In compiled code an index out of range raises, or reaches into the memory of something else. Every index is
-        held, not only those that a row chooses: the row's own tables have a single row here.
+        In compiled code an index out of range raises, or accesses other memory. Every index is clipped, also those
+        that depend on no row: the tables of rows have a single row here.
         """
         held, axis = list(indices), 0
         for place in op.idx_list:
@@ -232,9 +232,9 @@ class OneRow:
         return held
 
     def _gather_each(self, op: AdvancedSubtensor, source: Variable, index: Variable) -> Variable:
-        """Gather from the inputs of an elementwise operation, as PyMC's own graph may gather from its result.
+        """Gather from the inputs of an elementwise operation, instead of from its result.
 
-        So ``(mu + tau * z)[group]`` becomes ``mu + tau * z[group]``, and z meets the row in a single place.
+        ``(mu + tau * z)[group]`` becomes ``mu + tau * z[group]``, so that z and the row have a single link.
         """
         if source.owner is not None and isinstance(source.owner.op, Elemwise):
             parts = [
@@ -243,15 +243,15 @@ class OneRow:
             ]
             return source.owner.op.make_node(*parts).outputs[0]
         key = (source, index)
-        if key not in self._met:
-            self._met[key] = op.make_node(source, index).outputs[0]
-            self.links.append(Link(self._met[key], parameter=source, row=index, gathers=True))
-        return self._met[key]
+        if key not in self._linked:
+            self._linked[key] = op.make_node(source, index).outputs[0]
+            self.links.append(Link(self._linked[key], parameter=source, row=index, gathers=True))
+        return self._linked[key]
 
     def _product(self, row: Variable, parameter: Variable) -> Variable:
-        """Multiply a row with parameters, term by term where they are a linear expression.
+        """Multiply a row with parameters, term by term if they are a linear expression.
 
-        So ``x @ (mu + tau * z)`` becomes ``mu * sum(x) + tau * (x @ z)``, and z meets the row in a single place.
+        ``x @ (mu + tau * z)`` becomes ``mu * sum(x) + tau * (x @ z)``, so that z and the row have a single link.
         """
         if parameter.owner is not None and isinstance(parameter.owner.op, Elemwise):
             operation, parts = parameter.owner.op.scalar_op, parameter.owner.inputs
@@ -266,10 +266,10 @@ class OneRow:
                 terms = [part if c else self._product(row, part) for part, c in zip(parts, constant, strict=True)]
                 return parameter.owner.op(*terms)
         key = (row, parameter)
-        if key not in self._met:
-            self._met[key] = _product_in_fixed_order(row, parameter)
-            self.links.append(Link(self._met[key], parameter=parameter, row=row, gathers=False))
-        return self._met[key]
+        if key not in self._linked:
+            self._linked[key] = _product_in_fixed_order(row, parameter)
+            self.links.append(Link(self._linked[key], parameter=parameter, row=row, gathers=False))
+        return self._linked[key]
 
 
 def _minus_infinity_unless(conditions: Sequence[Variable], value: Variable) -> Variable:
@@ -282,9 +282,9 @@ def _minus_infinity_unless(conditions: Sequence[Variable], value: Variable) -> V
 
 
 def _product_in_fixed_order(left: Variable, right: Variable) -> Variable:
-    """Return the matrix product as a sum of products, whose bits do not depend on the neighbouring rows.
+    """Return the matrix product as a sum of products, whose bits do not depend on other rows.
 
-    BLAS chooses its order of summation by the number of rows and a row's place among them.
+    The order of summation in BLAS depends on the number of rows and on the position of a row.
     """
     if left.type.ndim == 1 and right.type.ndim == 1:
         return (left * right).sum()

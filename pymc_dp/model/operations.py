@@ -1,11 +1,11 @@
-"""The operations and types that may be in a model's graphs, wherever they are and whatever they see.
+"""The allow-list of operations and types anywhere in a model's graphs.
 
-An operation is on the list if it computes nothing but a function of its inputs, and of the graph inside it, which is
-searched as well. An operation with a state of its own could hold a table that no graph shows. So what is not on the
-list is refused by name: operations of PyMC and PyTensor that call functions or hold objects, those of axes with names,
-of sparse matrices and of lists, and every operation that somebody else defines.
+A listed operation computes a function of its inputs, and of its inner graph, which is checked as well. An operation
+with a state of its own could hold a table that no graph shows. All others are refused by name: operations of PyMC and
+PyTensor that call functions or hold objects, those on named axes, sparse matrices and lists, and every operation that
+somebody else defines.
 
-Which of these operations may see what a row holds is another list, `pymc_dp.model.allowed`.
+The operations that may see values of rows are another list, `pymc_dp.model.allowed`.
 """
 
 import functools
@@ -125,7 +125,7 @@ OPERATIONS: Mapping[str, str] = {
     "pytensor.tensor.symbolic": "FusibleSymbolicOp FusibleSymbolicOpDerivative TensorSymbolicOp",
     "pytensor.tensor.type_other": "MakeSlice",
 }
-#: Types of variables, and those that were looked at and are not allowed, with advice.
+#: Allowed types of variables; below, known types that are not allowed, with advice.
 TYPES: Mapping[str, str] = {
     "pytensor.scalar.basic": "ScalarType",
     "pytensor.tensor.random.type": "RandomGeneratorType",
@@ -155,13 +155,13 @@ _WHAT_TO_DO = (
 
 
 def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool = False) -> None:
-    """Refuse graphs with an operation or a type of variable that is not listed, in graphs inside operations as well.
+    """Refuse graphs with an operation or a type of variable that is not listed, in inner graphs as well.
 
-    Messages call the graphs by their keys. In log-probabilities (`derived`) PyMC writes a spline for `pm.Interpolated`.
+    The keys name the graphs in messages. In log-probabilities (`derived`) PyMC writes a spline for `pm.Interpolated`.
     """
     for name, outputs in graphs.items():
         variables = list(everything_in(outputs))
-        for variable in variables:  # before their operations: what to write instead is known better
+        for variable in variables:  # types before operations: their advice is more specific
             kind = type(variable.type)
             if not _is_listed(kind, TYPES):
                 found = (each for module, each in TYPES_NOT_ALLOWED.items() if kind.__module__.startswith(module))
@@ -193,7 +193,7 @@ def _refuse_operation(name: str, op: Any) -> None:
 
 def _is_known(kind: type) -> bool:
     """Return whether a class of operations is listed, or made by PyMC for a distribution."""
-    # A class that a `class` statement defines says its own module, those made by `type` that of its metaclass.
+    # Classes that `type` makes have the module of their metaclass.
     is_made_by_pymc = kind.__module__ == "abc" and any(kind.__bases__ == (base,) for base in _MADE_BY_PYMC)
     return _is_listed(kind, OPERATIONS) or is_made_by_pymc
 
@@ -205,7 +205,7 @@ def _holds_state(op: Any) -> bool:
 
 
 def _is_listed(kind: type, listed: Mapping[str, str]) -> bool:
-    """Return whether a class is listed, and is the one that its module has by that name."""
+    """Return whether a class is listed, and is the object of that name in its module."""
     if kind.__qualname__ not in listed.get(kind.__module__, "").split():
         return False
     return getattr(sys.modules[kind.__module__], kind.__qualname__, None) is kind

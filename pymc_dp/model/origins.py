@@ -1,7 +1,7 @@
-"""Which of the user's arrays a model was given, so that two models on the same arrays are recognised.
+"""Record the user's arrays that a model was given, to recognise two models on the same arrays.
 
-PyMC copies the arrays that are passed to `pm.Data` and as ``observed=``. Here they are noted before the copy, as
-weak references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pymc_hook` calls `note`.
+PyMC copies the arrays that are passed to `pm.Data` and as ``observed=``. They are recorded before the copy, as weak
+references: nothing is kept alive, and no value is read. `pymc_dp._pymc_hook` calls `note`.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.arrays import leaf_value, leaves_of
 from pymc_dp.model.closures import referred_to
 
-#: By model and name of the variable. Data that are set anew replace what was there.
+#: By model and name of the variable. `pm.set_data` replaces the entry of its variable.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
 
 
 def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
-    """Yield the arrays that were passed to the model as data, or that its functions hold, and that still exist."""
+    """Yield the recorded arrays of a model that still exist: its data, and arrays that its functions refer to."""
     for reference in itertools.chain.from_iterable(_given.get(model.root, {}).values()):
         array = reference()
         if array is not None:
@@ -31,7 +31,7 @@ def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
 
 
 def shares_tables(model: pm.Model, other: pm.Model) -> bool:
-    """Return whether two models were given, or hold, the same array or parts of one: no values are compared."""
+    """Return whether two models were given, or hold, the same array or parts of one. No values are compared."""
     if model is other:
         return True
     tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
@@ -44,7 +44,7 @@ def shares_tables(model: pm.Model, other: pm.Model) -> bool:
 
 @contextmanager
 def refusing_labels(name: str, values: Any) -> Iterator[None]:
-    """Refuse labels and objects, where PyMC fails on them with an error that may hold an entry."""
+    """Refuse data of labels or objects, in place of an error of PyMC that may show an entry."""
     try:
         yield
     except (TypeError, ValueError):
@@ -58,7 +58,7 @@ def refusing_labels(name: str, values: Any) -> Iterator[None]:
 
 
 def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:
-    """Refuse a synthetic table that is a part of the protected one."""
+    """Refuse a synthetic table that shares an array with the protected one."""
     if synthetic is None:
         return
     if not isinstance(synthetic, pm.Model):
@@ -82,25 +82,25 @@ def _tables_of(model: pm.Model) -> list[np.ndarray]:
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:
-    """Return the array that a view is a part of."""
+    """Return the array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 
 
 def note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
-    """Note the arrays that the variable `name` of a model was given."""
+    """Record the arrays that were passed for the variable `name` of a model."""
     arrays = [array for array in map(_array_behind, values) if array is not None]
     _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
 
 
 def note_as_of(made: pm.Model, model: pm.Model) -> None:
-    """Note that a model holds what another one was given, and will be given."""
+    """Share the record of `model` with `made`, a model that was made of it: later data included."""
     _given[made] = _given.setdefault(model, {})
 
 
 def _array_behind(value: Any) -> np.ndarray | None:
-    """Return the array of an array, of a pandas or xarray object, or of a constant; None for lists and others."""
+    """Return the array behind an array, a pandas or xarray object, or a constant; None for lists and others."""
     if isinstance(value, np.ndarray):
         return value
     of_pandas = type(value).__module__.partition(".")[0] == "pandas"
@@ -109,9 +109,9 @@ def _array_behind(value: Any) -> np.ndarray | None:
 
 
 def held_by(function: Any) -> Iterator[Any]:
-    """Yield the objects that a function takes from around it, the values of containers included.
+    """Yield the objects that a function refers to, the values of containers included.
 
-    The graph of a function does not do: PyTensor takes constants in it that are equal for the same.
+    The graph of the function is no substitute: PyTensor merges equal constants in it.
     """
     for value in referred_to(function) if isinstance(function, FunctionType) else ():
         yield value
@@ -122,7 +122,7 @@ def held_by(function: Any) -> Iterator[Any]:
 
 
 def refuse_table_on_dask(value: Any) -> None:
-    """Refuse an array on Dask in a model: PyMC would load all of it into this process, without a word."""
+    """Refuse an array on Dask in a model: PyMC would silently load all of it into this process."""
     graph = getattr(value, "__dask_graph__", None)
     if callable(graph) and graph() is not None:
         raise UnsupportedModel(

@@ -1,4 +1,4 @@
-"""The unconstrained parameter vector: every value variable of a model, raveled, in the model's order."""
+"""The unconstrained parameter vector theta: every value variable of a model, raveled, in the model's order."""
 
 import itertools
 import math
@@ -19,14 +19,14 @@ FloatArray = NDArray[np.float64]
 
 
 class ParameterVector:
-    """Translate between points of a PyMC model, whose free variables have static shapes, and the vector theta."""
+    """Convert points of a PyMC model, whose free variables have static shapes, to the vector theta and back."""
 
     def __init__(self, model: pm.Model) -> None:
         point = default_point(model)
-        #: Names of the value variables, and of the free variables behind them, in the order of ``model.free_RVs``.
+        #: Names of the value variables, and of their free variables, in the order of ``model.free_RVs``.
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]
-        #: Shapes of the value variables by name, where each of them stands in theta, and how long theta is.
+        #: Shapes of the value variables by name, the slice of each in theta, and the length of theta.
         self.shapes: dict[str, tuple[int, ...]] = {name: np.shape(point[name]) for name in self.names}
         bounds = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
         self.slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
@@ -62,8 +62,8 @@ class ParameterVector:
     def by_variable(self, setting: str, values: Mapping[Any, Any], blocks: Sequence[bool]) -> FloatArray:
         """Return one vector from numbers by the names of free variables, on the unconstrained scale.
 
-        Messages call the numbers `setting`: one for all entries of a free variable, or one for each. The variables in
-        `blocks` have to be named, and no others may be.
+        A free variable has one number for all of its entries, or one for each. `setting` names the argument in
+        messages. `values` must name the variables that `blocks` selects, and no others.
         """
         wanted = dict(itertools.compress(zip(self.variables, self.shapes.values(), strict=True), blocks))
         unknown = sorted({str(name) for name in values} - set(wanted))
@@ -89,14 +89,14 @@ class ParameterVector:
 
 
 def default_point(model: pm.Model) -> dict[str, np.ndarray]:
-    """Return where PyMC starts by default, by the names of the value variables."""
+    """Return PyMC's default initial point, by the names of the value variables."""
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         point: dict[str, np.ndarray] = model.initial_point(random_seed=0)
     return point
 
 
 def value_variables(model: pm.Model, chosen: Sequence[Any] | None = None) -> list[Variable]:
-    """Return the model's unconstrained parameters, or those behind some free variables or their names."""
+    """Return the value variables of a model, or those of the `chosen` free variables, given themselves or by name."""
     if chosen is None:
         return list(model.value_vars)
     try:

@@ -1,4 +1,4 @@
-"""A PyMC model of a private posterior: priors times a normal likelihood that was released. Nothing of rows is in it."""
+"""PyMC models of a private posterior: priors times a released normal likelihood. They hold nothing of the rows."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,11 @@ from pymc_dp.model.prior import Prior
 def priors_of(
     model: pm.Model, published: Sequence[str] | None, transforms: Mapping[str, Transform] | None = None
 ) -> pm.Model:
-    """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
+    """Return the priors of a model as a separate model: free variables, potentials and deterministics.
 
-    With other `transforms` of the free variables that these name.
-
-    Whatever hangs on the model besides is left behind: observed variables, data, starting values, and the dims that
-    only they have, whose lengths PyMC keeps as expressions of the data. Of an accepted model, free variables and
-    potentials depend on no rows. Of its deterministics those `published` are kept; None: all.
+    Of the deterministics those named in `published` are kept; None: all. `transforms` replaces transforms of free
+    variables by name. Left out are observed variables, data, starting values, and dims of these alone, whose lengths
+    PyMC stores as expressions of the data. In an accepted model, free variables and potentials depend on no rows.
     """
     kept = [each for each in model.deterministics if published is None or each.name in published]
     variables = [*model.free_RVs, *kept, *model.potentials]
@@ -49,57 +47,57 @@ def priors_of(
     return priors
 
 
-#: The name of the potential, and of the group of a result that holds what it is made of.
+#: The name of the potential, and of the group of a result that holds the likelihood.
 PRIVATE_LIKELIHOOD = "private_likelihood"
 
 
 def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: xr.Dataset) -> pm.Model:
     """Add a released likelihood (`Belief.dataset`) to a model of priors, as a potential on the unconstrained scale.
 
-    The model is changed and returned; it is refused if it has other parameters than the likelihood.
+    The model is changed and returned. A model with other parameters than the likelihood raises `InvalidArgument`.
     """
     known, places = known_parameters(likelihood), places_of(likelihood, parameters)
-    # As inputs, not constants: what was compiled for one release serves the next.
+    # Shared variables, not constants: functions compiled for one release can be used for the next.
     mean, precision = shared(likelihood["mean"].values[known]), shared(precision_of(likelihood))
     name = PRIVATE_LIKELIHOOD
     while name in priors.named_vars:
         name += "_"
     with priors:
-        away = _unconstrained(priors)[places[known]] - mean
-        pm.Potential(name, -0.5 * away @ precision @ away)
+        deviation = _unconstrained(priors)[places[known]] - mean
+        pm.Potential(name, -0.5 * deviation @ precision @ deviation)
     return priors
 
 
 def standardised(model: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> pm.Model:
-    """Return a model of priors, or `with_likelihood`, with standardised members of hierarchies: see `members`.
+    """Return a model of priors, or one `with_likelihood`, with standardised members of hierarchies: see `members`.
 
-    Its unconstrained parameters are those of the same variables in the same order. Without members it is `model`. What
-    the likelihood says of a member is taken where the other parameters are those of `centre`, about the posterior mean:
-    beside an intercept, which members can replace, the likelihood's maximum may be far.
+    Its unconstrained parameters are those of the same variables in the same order. Without members `model` is returned.
+    The likelihood of a member is conditional on the other parameters, which are set to `centre`, near the posterior
+    mean. The maximum of the likelihood may be far from there, if an intercept can be traded against members.
     """
     parameters = ParameterVector(model)
     mean, precision = _normal(likelihood, parameters)
-    told = np.diag(precision)
+    of_each = np.diag(precision)
     if centre is not None:
-        pull = precision @ (mean - centre)
-        mean = centre + np.divide(pull, told, out=np.zeros_like(pull), where=told > 0.0)
-    transforms = standardising(model, parameters, told, mean)
+        score = precision @ (mean - centre)
+        mean = centre + np.divide(score, of_each, out=np.zeros_like(score), where=of_each > 0.0)
+    transforms = standardising(model, parameters, of_each, mean)
     return priors_of(model, None, transforms) if transforms else model
 
 
 class LogDensity:
-    """Log-density and gradient of a model `with_likelihood`, in the form in which PyMC's NUTS asks for them.
+    """Log-density and gradient of a model `with_likelihood`, with the interface that PyMC's NUTS requires.
 
-    PyMC would compile priors and likelihood together, ten seconds for each new model. Priors alone take about two,
-    and a normal likelihood none; a `prior` of theirs that was compiled before is used. Members of hierarchies are
-    standardised, as by `standardised`.
+    PyMC would compile priors and likelihood together, ten seconds for each new model. The priors alone take about two
+    seconds, and none if they were compiled before (`prior`); a normal likelihood needs no compilation. Members of
+    hierarchies are standardised, as by `standardised`.
 
     Attributes
     ----------
     dtype : str
-        Of the gradient, and of NUTS's own arrays.
+        The dtype of the gradient, and of NUTS's own arrays.
     members : ndarray of bool, shape (parameters,)
-        Which parameters are standardised.
+        True for standardised parameters.
     """
 
     _raveled_inputs = True
@@ -120,63 +118,64 @@ class LogDensity:
         self.members = np.zeros(parameters.size, bool) if self._unstandardised is None else self._unstandardised.members
 
     def mass_matrix(self, covariance: FloatArray, mean: FloatArray) -> FloatArray:
-        """Return the inverse of a mass matrix by the covariance of parameters, and their mean.
+        """Return the inverse of a mass matrix from the covariance of parameters, and their mean.
 
-        Standardised members are about standard normal, given the others, and independent, unless rows tell sums of
-        members and others, such as an intercept, better than the members. The curvature of the density says so where
-        scales are their mean: it is that of members and of all that rows know of, and what only the prior knows has
-        the covariance that it had. Given the scales, parameters are linear in the standardised ones.
+        Given the other parameters, standardised members are approximately independent and standard normal, unless the
+        likelihood has more information on sums of members and others, such as an intercept, than on the members. The
+        matrix is therefore the inverse curvature of the density, for members and for all parameters in the likelihood,
+        at the mean of the scales; parameters that are only in the prior keep their covariance. Given the scales,
+        parameters are linear in the standardised ones.
         """
         if self._unstandardised is None:
             return covariance
         centre = np.where(self.members, 0.0, mean)
         theta, _, slope = self._unstandardised(centre, np.zeros_like(mean))
-        ways = np.array([self._unstandardised(centre, way)[2] - slope for way in np.eye(mean.size)])
-        curvature = ways.T @ (self._precision - self._prior.hessian(theta)) @ ways
-        told = self.members | (np.diag(self._precision) > 0.0)
-        block = np.ix_(told, told)
-        found = np.where(told[:, None] == told, covariance, 0.0)
+        jacobian = np.array([self._unstandardised(centre, axis)[2] - slope for axis in np.eye(mean.size)])
+        curvature = jacobian.T @ (self._precision - self._prior.hessian(theta)) @ jacobian
+        informed = self.members | (np.diag(self._precision) > 0.0)
+        block = np.ix_(informed, informed)
+        found = np.where(informed[:, None] == informed, covariance, 0.0)
         with contextlib.suppress(np.linalg.LinAlgError):
             found[block] = np.linalg.inv(curvature[block])
             if np.isfinite(np.linalg.cholesky(found)).all():
                 return found
-        # The density has no curvature there.
+        # The density is not concave there.
         return np.where(self.members[:, None] | self.members, np.eye(mean.size), covariance)
 
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
-        """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""
+        """Return log-density and gradient at `theta`, shape (parameters,); PyMC's integrator requires this name."""
         z = theta
         if self._unstandardised is not None:
             theta, _, _ = self._unstandardised(z, z)
         log_prior, gradient = self._prior.with_gradient(theta)
-        away = theta - self._mean
-        pull = self._precision @ away
-        log_density, gradient = log_prior - 0.5 * float(away @ pull), gradient - pull
+        deviation = theta - self._mean
+        slope = self._precision @ deviation
+        log_density, gradient = log_prior - 0.5 * float(deviation @ slope), gradient - slope
         if self._unstandardised is not None:
             _, log_volume, gradient = self._unstandardised(z, gradient)
             log_density += log_volume
         return log_density, gradient.astype(self.dtype)
 
 
-#: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
+#: Scale of NUTS's first step: four times PyMC's own, since the mass matrix makes the posterior about standard normal.
 _STEP_SCALE = 1.0
 
 
 class Posterior:
-    """Priors times a released likelihood, as PyMC's own NUTS draws from it. What is compiled serves all later draws.
+    """Priors times a released likelihood, for PyMC's own NUTS. Compiled functions are reused for later draws.
 
     Parameters
     ----------
     priors : pm.Model
-        As `priors_of` makes it: nothing of the rows is in it. The likelihood is added to it.
+        A model from `priors_of`, which holds nothing of the rows. The likelihood is added to it.
     likelihood : xr.Dataset
-        What was released.
+        The released likelihood.
     covariance : ndarray, shape (parameters, parameters)
-        The inverse of the mass matrix, in the order of the model's parameters, but for members of hierarchies.
+        The inverse of the mass matrix, in the order of the model's parameters, except for members of hierarchies.
     mean : ndarray, shape (parameters,)
-        Of the posterior, about: see `standardised`.
+        The approximate mean of the posterior: see `standardised`.
     prior : Prior, optional
-        That of `priors`, where it was compiled before.
+        The prior of `priors`, if it was compiled before.
     """
 
     def __init__(
@@ -193,7 +192,7 @@ class Posterior:
         self._covariance = self._log_density.mass_matrix(covariance, mean)
 
     def arguments_of_sample(self, starts: Sequence[FloatArray], **settings: Any) -> dict[str, Any]:
-        """Return arguments of `pm.sample`, with which chains start at `starts`, unconstrained, shape (parameters,).
+        """Return arguments of `pm.sample` for chains that start at `starts`, unconstrained, shape (parameters,) each.
 
         Other `settings` are those of ``pm.NUTS``.
         """
@@ -206,8 +205,8 @@ class Posterior:
 
 
 def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return a point of the values of the priors as PyMC takes it for the same model with standardised members."""
-    # PyMC applies the backward transform of a Cholesky factor to graphs alone.
+    """Return a point of the priors as initial values of the same model with standardised members."""
+    # PyMC applies the backward transform of a Cholesky factor to graphs only.
     found = {name: pt.constant(value) for name, value in point.items()}
     for rv, value in zip(priors.free_RVs, priors.value_vars, strict=True):
         first = priors.rvs_to_transforms[rv]
@@ -222,7 +221,7 @@ def holds_observations(model: pm.Model) -> bool:
 
 
 def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray:
-    """Return the place of each parameter of a likelihood among those of a model; refuse a model that has others."""
+    """Return the place of each parameter of a likelihood in a model; refuse a model with other parameters."""
     own, wanted = parameters.labels, [str(each) for each in likelihood["parameter"].values]
     missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
     if missing or more:
@@ -235,14 +234,14 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:
-    """Return for each parameter whether the likelihood depends on it, shape (parameters,)."""
+    """Return a mask of the parameters that the likelihood depends on, shape (parameters,)."""
     return np.asarray(likelihood["known"].values, dtype=bool)
 
 
 def covariance_of(likelihood: xr.Dataset) -> FloatArray:
-    """Return H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
-    hidden: FloatArray = likelihood["noise"].values + likelihood["bias"].values
-    return covariance_without_noise(likelihood) + hidden
+    """Return H⁻¹ + V, shape (parameters, parameters); zero for parameters that are not in the likelihood."""
+    of_release: FloatArray = likelihood["noise"].values + likelihood["bias"].values
+    return covariance_without_noise(likelihood) + of_release
 
 
 def precision_of(likelihood: xr.Dataset) -> FloatArray:
@@ -253,7 +252,7 @@ def precision_of(likelihood: xr.Dataset) -> FloatArray:
 
 
 def _normal(likelihood: xr.Dataset, parameters: ParameterVector) -> tuple[FloatArray, FloatArray]:
-    """Return mean and precision in the order of a model's parameters: zero where the likelihood depends on none."""
+    """Return mean and precision in the order of a model's parameters; zero for parameters not in the likelihood."""
     known = known_parameters(likelihood)
     places = places_of(likelihood, parameters)[known]
     mean, precision = np.zeros(parameters.size), np.zeros((parameters.size, parameters.size))
@@ -262,7 +261,7 @@ def _normal(likelihood: xr.Dataset, parameters: ParameterVector) -> tuple[FloatA
 
 
 def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:
-    """Return H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
+    """Return H⁻¹, shape (parameters, parameters): the covariance matrix of the likelihood without privacy noise."""
     known = known_parameters(likelihood)
     found = np.zeros((known.size, known.size))
     block = np.ix_(known, known)
@@ -271,11 +270,11 @@ def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:
 
 
 def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> FloatArray:
-    """Return at most so many draws of the free variables, unconstrained, shape (draws, parameters), evenly taken.
+    """Return up to `at_most` evenly spaced draws of the free variables, unconstrained, shape (draws, parameters).
 
-    Raises `InvalidArgument` if a free variable has no draws, or of another shape.
+    A free variable without draws, or with draws of another shape, raises `InvalidArgument`.
     """
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         values = pm.draw(model.free_RVs, random_seed=0)
     shapes = {rv.name: np.shape(value) for rv, value in zip(model.free_RVs, values, strict=True)}
     for name, shape in shapes.items():
@@ -291,7 +290,7 @@ def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> Flo
 
 
 def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:
-    """Return statistics of NUTS with what reports read of private draws; without timings."""
+    """Return statistics of NUTS without timings, and with the statistics that reports read of private draws."""
     stats = stats.drop_vars([name for name in stats if str(name).startswith(("perf_counter", "process_time"))])
     shape = stats.sizes["chain"], stats.sizes["draw"]
     for name, value in {**likelihood.attrs, "log_ratio": np.nan, "noise_std": np.nan, "accepted": True}.items():

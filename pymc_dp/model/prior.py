@@ -1,8 +1,8 @@
-"""The prior: its exact log-density, which does not depend on data, and constants in it that look computed.
+"""The prior: its exact log-density, which does not depend on data, and a warning of constants that look computed.
 
-A prior's mean of 170 was chosen; one of 172.38214 was probably computed, perhaps from the table, and then the result
-publishes it: a person rarely writes a prior to six digits. Only the digits of the constant are looked at. It is never
-compared with the data.
+A prior mean of 170 was chosen; one of 172.38214 was probably computed, perhaps from the table, and then the result
+publishes a statistic: a person rarely writes a prior with six digits. Only the digits of a constant are examined. They
+are never compared with the data.
 """
 
 import functools
@@ -25,17 +25,17 @@ from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.hessian import Hessian
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 
-#: A number with more significant digits than this is not one that somebody wrote.
+#: A number with more significant digits counts as computed.
 _WRITTEN_DIGITS = 5
-#: Significant digits that are compared: rounding as in 0.1 + 0.2 spoils the last few.
+#: Significant digits that are compared: rounding, as in 0.1 + 0.2, changes the last few.
 _DIGITS = {np.dtype("float64"): 12, np.dtype("float32"): 6}
-#: Smaller numbers, and larger ones than its inverse, are taken as written: single precision does not reach farther.
+#: Smaller numbers, and numbers above its inverse, count as written: they are beyond single precision.
 _SMALLEST = 1e-37
 #: Simple fractions of numbers that people write: p / q.
 _LARGEST_NUMERATOR, _LARGEST_DENOMINATOR = 1000, 12
 _NUMBERS_WITH_NAMES = (
     *(1.0, 2.0, math.pi, math.e),
-    1.96,  # of a normal distribution's intervals
+    1.96,  # the normal quantile of 95 % intervals
     *map(math.sqrt, (2.0, 3.0, math.pi, 2.0 * math.pi)),
     *map(math.log, (2.0, 10.0)),
 )
@@ -47,7 +47,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 class Prior:
     """Log-density of all free variables and potentials, on the unconstrained scale with its Jacobians.
 
-    They must not depend on row data: `split` refuses models where they do. Evaluating it costs no privacy.
+    Priors and potentials must not depend on rows: `split` refuses models where they do. Evaluation costs no privacy.
     """
 
     def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
@@ -61,7 +61,7 @@ class Prior:
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
-        """Both of them, compiled when they are first asked for: starting points do so, before a run is charged."""
+        """Log-density and gradient, compiled on the first call: starting points make it before a run is charged."""
         return compiled(self._inputs, self._outputs)
 
     def log_density(self, theta: FloatArray) -> float:
@@ -73,7 +73,7 @@ class Prior:
         return self.with_gradient(theta)[1]
 
     def with_gradient(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        """Return both. Those of the latest point are kept: samplers ask for one after the other."""
+        """Return log-density and gradient. Those of the latest point are cached: samplers request both in turn."""
         at, latest = theta.tobytes(), self._latest
         if at != latest[0]:
             log_density, *blocks = self._function(*self._parameters.split(theta))
@@ -89,7 +89,7 @@ class Prior:
 def warn_about_prior_constants(model: pm.Model) -> None:
     """Warn of priors and potentials with constants that look computed.
 
-    None of them may depend on rows, for the values of the constants that they depend on are looked at.
+    Priors and potentials must not depend on rows, because the values of their constants are read.
     """
     suspects = [
         variable.name
@@ -108,12 +108,12 @@ def warn_about_prior_constants(model: pm.Model) -> None:
 
 
 def looks_computed(values: np.ndarray) -> bool:
-    """Return whether a number in an array has many digits and is no fraction, root, logarithm or grid of simple ones.
+    """Return whether an array has a number of many digits that is no fraction, root or logarithm of simple numbers.
 
-    Of evenly spaced numbers only the first and the last are looked at. A number passes as written if it has at most
-    five significant digits, is a fraction with a small numerator and denominator, or a power of two; or if that is so
-    of its reciprocal, square, exponential or logarithm, or of one of these for its product with or ratio to a number
-    such as pi or the square root of 2. A statistic that happens to have few digits passes, too.
+    Of evenly spaced numbers only the first and the last are examined. A number passes as written if it has at most five
+    significant digits, is a fraction with a small numerator and denominator, or is a power of two. It also passes if
+    this holds for its reciprocal, square, exponential or logarithm, or for one of these of its product with or ratio
+    to a number such as pi or the square root of 2. A statistic that happens to have few digits passes, too.
     """
     digits = _DIGITS.get(values.dtype)
     if digits is None or values.size == 0:
@@ -125,13 +125,13 @@ def looks_computed(values: np.ndarray) -> bool:
 
 
 def _is_written(number: float, digits: int) -> bool:
-    """Return whether somebody may have written a number, or a simple formula for it."""
+    """Return whether a person may have written a number, or a simple formula for it."""
     number = abs(number)
     out_of_range = not _SMALLEST < number < 1.0 / _SMALLEST
     if out_of_range or math.frexp(number)[0] == 0.5:  # no scale of data, or a power of two
         return True
     single = _DIGITS[np.dtype("float32")]
-    if number == float(np.float32(number)):  # it may have been of single precision before
+    if number == float(np.float32(number)):  # possibly cast from single precision
         digits = single
     if _is_simple(number, digits):
         return True
@@ -139,7 +139,7 @@ def _is_written(number: float, digits: int) -> bool:
     if digits == single:  # so few digits that some formula would fit any number
         return any(_is_fraction(ratio, digits) for ratio in ratios)
     for ratio in ratios:
-        # It may be a simple function of any of these, but of an exponential of which no digits are left elsewhere.
+        # The ratio may be a simple function of a written number; exponentials have digits left in this range only.
         forms = [ratio, 1.0 / ratio, ratio * ratio, 1.0 / ratio / ratio, abs(math.log(ratio))]
         forms += [math.exp(ratio), math.exp(-ratio)] if 1e-2 < ratio < 30.0 else []
         if any(_is_simple(form, digits) for form in forms):
@@ -163,7 +163,7 @@ def _is_fraction(number: float, digits: int) -> bool:
 def _constants(variable: Variable, others: set[Variable]) -> Iterator[np.ndarray]:
     """Yield the constants that a variable's distribution depends on directly, not through other random variables."""
     found = list(ancestors([variable], blockers=others))
-    for inner in found:  # which grows meanwhile by the graphs inside operations
+    for inner in found:  # the list grows by the inner graphs of operations
         if inner.owner is not None and isinstance(inner.owner.op, OpFromGraph) and inner not in others:
             found += ancestors(inner.owner.op.inner_outputs)
     for leaf in found:

@@ -1,4 +1,4 @@
-"""Whatever depends on rows, or on how many rows or units there are, is not published."""
+"""Refuse or omit public outputs that depend on rows, or on the number of rows or units."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -22,11 +22,11 @@ from pymc_dp.model.operations import refuse_unlisted
 def refuse_rows_in_starts(rows: RowAxes, lengths: Collection[int], starts: Sequence[Variable]) -> None:
     """Refuse starting values that are expressions of rows or of their number, as in priors: they are published.
 
-    Arrays with one entry for each row or unit have one of `lengths`.
+    `lengths` are the numbers of rows and units: an array with one of these lengths counts as rows.
     """
     refuse_unlisted({"A starting value": starts})
     protected = set(rows.lengths_of_dims(lengths))
-    protected |= _with_rows(rows, lengths, leaves_of(starts))  # where they only say a shape, too
+    protected |= _with_rows(rows, lengths, leaves_of(starts))  # also leaves that only give a shape
     if any(
         not protected.isdisjoint(leaves_of([start])) or has_rows(rows.model, start, lengths, rows.other_dims)
         for start in starts
@@ -38,7 +38,10 @@ def refuse_rows_in_starts(rows: RowAxes, lengths: Collection[int], starts: Seque
 
 
 def has_rows(model: pm.Model, graph: Variable, lengths: Collection[int], others: Collection[str]) -> bool:
-    """Return whether a graph holds an array as long as the rows, or that can be several such arrays end to end."""
+    """Return whether a graph holds an array with an axis whose length is a multiple of one of `lengths`.
+
+    Such an array may be one column of the rows, or several joined. Axes with a dim in `others` are left out.
+    """
     return any(
         length > 1 and length % n == 0 and dim not in others
         for array, shape in arrays_of([graph])
@@ -49,22 +52,22 @@ def has_rows(model: pm.Model, graph: Variable, lengths: Collection[int], others:
 
 @dataclass(frozen=True)
 class PublishableNames:
-    """Which of the model's variables may leave, and which may not because they are computed from rows."""
+    """The names of the variables that may leave, and of those omitted because they may be computed from rows."""
 
     kept: list[str]
     omitted: list[str]
 
 
 def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: Collection[int]) -> PublishableNames:
-    """Return the free variables and those deterministics that depend on no table.
+    """Return the names of the free variables, and of the deterministics that depend on no table.
 
-    A deterministic that is computed from rows or their number, or has one entry for each row or unit (one of
-    `lengths`), never leaves. One that is computed from another table (which may be a part of the rows) leaves if it is
-    requested by name.
+    A deterministic that is computed from rows or their number, or has one entry for each row or unit (its length is one
+    of `lengths`), never leaves. A deterministic that is computed from another table, which may be a part of the rows,
+    leaves only if it is requested by name.
     """
     model, dims = rows.model, rows.protected_dims(lengths)
     graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
-    # Inputs of anything in the model that hold rows, or the number of rows or units.
+    # All inputs of the model that hold rows, or the number of rows or units.
     protected = _with_rows(rows, lengths, leaves_of(graphs)) | set(rows.lengths_of_dims(lengths))
     protected |= {data_of(model, rv) for rv in rows.observed}
     private, unsure, kept = [], [], []
@@ -110,7 +113,7 @@ def _with_rows(rows: RowAxes, lengths: Collection[int], leaves: Iterable[Variabl
 
 
 def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]:
-    """Return a graph with inputs for packed Cholesky factors' matrices: the places of their entries are no table."""
+    """Return a graph with inputs in place of matrices of packed Cholesky factors, whose indices are no table."""
     packed = [rv for rv, each in model.rvs_to_transforms.items() if isinstance(each, CholeskyCovPacked)]
     values = {model.rvs_to_values[rv] for rv in packed}
     matrices = [
@@ -125,7 +128,7 @@ def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]
 
 
 def fills_a_triangle(node: Apply | None) -> bool:
-    """Return whether a node fills a lower triangle as PyMC does, with a vector that is its second input."""
+    """Return whether a node writes its second input, a vector, to a lower triangle by rows, as PyMC does."""
     if node is None or not isinstance(node.op, AdvancedIncSubtensor) or not node.op.set_instead_of_inc:
         return False
     places = node.inputs[2:]
@@ -137,7 +140,7 @@ def fills_a_triangle(node: Apply | None) -> bool:
 
 
 def _is_table(leaf: Variable) -> bool:
-    """Return whether a constant or shared array may hold data of people: a data variable, or several numbers."""
+    """Return whether a leaf may hold data of people: it is a shared array, or a constant of several numbers."""
     if is_public(leaf):
         return False
     if isinstance(leaf, SharedVariable):

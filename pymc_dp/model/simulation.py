@@ -1,7 +1,4 @@
-"""Invented rows: drawn from a model itself without any of its data, or of the model's shapes and types alone.
-
-And the model's own likelihood of any rows, to try it on them.
-"""
+"""Synthetic rows, drawn from a model without its data or made from shapes and types, and the likelihood on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -29,10 +26,10 @@ _PRIOR_DRAWS = 50
 
 
 class RowSimulator:
-    """Draws rows from a model without covariates. Its distributions are used, never its data.
+    """Draws rows from a model without covariates. The model's distributions are used, never its data.
 
-    Tables of rows, of which nothing but shapes is asked, are replaced by one row of zeros: rows that are drawn cannot
-    depend on any, nor on their number. `observed` names observed variables; `prior_draws` are drawn from the prior.
+    Tables of rows, of which only shapes matter, are replaced by one row of zeros: drawn rows depend neither on rows nor
+    on their number. `observed` names the observed variables; `prior_draws` are draws of the prior.
     """
 
     def __init__(self, rows: RowAxes, parameters: ParameterVector, observed: Sequence[str], n_drawn: int) -> None:
@@ -59,9 +56,9 @@ class RowSimulator:
 
 
 class ResponseSimulator:
-    """Draws responses of rows with given covariates. Its distributions are used, never its data.
+    """Draws responses of rows with given covariates. The model's distributions are used, never its data.
 
-    `covariates` are the arrays of a model of one observed variable with an entry for each row, but for the responses.
+    The model has one observed variable; `covariates` are its other arrays with an entry for each row.
     """
 
     def __init__(self, model: pm.Model, covariates: Sequence[Variable], seed: int) -> None:
@@ -80,7 +77,7 @@ class ResponseSimulator:
 
 
 def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
-    """Return the model on rows that are drawn from it at a draw of its prior."""
+    """Return a copy of the model whose rows are simulated at a draw of its prior."""
     drawn = pm.draw(model.observed_RVs, random_seed=random_seed)
     twin = clone_model(model)
     for rv, rows in zip(twin.observed_RVs, drawn, strict=True):
@@ -95,7 +92,7 @@ def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
 def likelihood_of_any_rows(
     row_split: RowSplit, value_variables: Sequence[Variable], n_rows: int | None = None
 ) -> Callable[..., Sequence[np.ndarray]]:
-    """Return the model's own log-likelihood and gradient as a function of parameters and data, of `n_rows` if given."""
+    """Return the model's own log-likelihood and gradient as a function of parameters and data (of `n_rows` rows)."""
     variables = [leaf.variable for leaf in row_split.leaves]
     if n_rows is None:
         fresh = [variable.type() for variable in variables]
@@ -117,7 +114,7 @@ def likelihood_of_any_rows(
 
 
 def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new: int) -> Variable:
-    """Return `output` with replacements of another length; what is filled to the number of rows is too."""
+    """Return `output` with replacements of another length. Arrays filled to the number of rows get the new length."""
     found = dict(replace)
     for node in toposort([output]):
         inputs = [found.get(variable, variable) for variable in node.inputs]
@@ -139,8 +136,8 @@ def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new:
 def synthetic_rows(
     leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int
 ) -> Iterator[list[np.ndarray]]:
-    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
-    # Wide numbers find normalisations that act beyond 1 only; indices of zero are in range of any group.
+    """Yield tables on which different likelihoods are finite: fractions, any real numbers, compositions."""
+    # Wide numbers detect normalisations that act beyond 1 only; indices of zero are in the range of any group.
     for floats, largest in (("fractions", 1), ("reals", 1), ("wide", 9), ("compositions", 1), ("fractions", 0)):
         table = []
         for leaf in leaves:
@@ -160,7 +157,7 @@ def synthetic_rows(
 
 
 def drawn_from_the_prior(leaves: Sequence[RowLeaf], table: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-    """Return `table` with its observed variables drawn from the model itself, if they can be drawn."""
+    """Return `table` with observed variables drawn from the model given its covariates; None if drawing fails."""
     covariates: dict[Variable, Variable] = {
         leaf.source: pt.constant(values, dtype=leaf.variable.type.dtype)
         for leaf, values in zip(leaves, table, strict=True)
@@ -174,7 +171,7 @@ def drawn_from_the_prior(leaves: Sequence[RowLeaf], table: Sequence[np.ndarray])
         (rv,) = clone_replace([leaf.observed[-1]], covariates, rebuild_strict=False)
         try:
             draw = pm.draw(rv, random_seed=0, mode=INTERPRETED)
-        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # synthetic tables need not suit it
+        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # synthetic covariates may be invalid
             return None
         drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))
     return drawn

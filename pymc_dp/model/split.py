@@ -1,8 +1,8 @@
-"""Split a model's likelihood into one row: which inputs carry the row axis, and the graph of a single row.
+"""Split a model's likelihood into rows: the inputs that have a row axis, and the graph of a single row.
 
-The observed variables' log-probability graph is rebuilt for a table of one row, every row-length input replaced
-by one of its rows. Whatever mixes rows then gives another sum than the model itself, which
-`pymc_dp.rows.check` finds out on synthetic data.
+The log-probability graph of the observed variables is rebuilt for a table of one row, with one row of every input that
+has a row axis. If an operation mixes rows, the sum over rows differs from the model's likelihood, which
+`pymc_dp.rows.check` detects on synthetic data.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ from pymc_dp.model.protected import has_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowLeaf:
-    """An input of the model that carries the row axis."""
+    """An input of the model with a row axis."""
 
     variable: Variable  # the input of the log-likelihood graph
-    source: Variable  # the model's own constant or shared variable that it stands for
-    axis: int  # where its row axis is
-    row: Variable  # the input of the one-row graph that stands for one row of it
-    observed: tuple[Variable, ...]  # the random variables that are observed to have its values
+    source: Variable  # the model's constant or shared variable in place of which it stands
+    axis: int  # its row axis
+    row: Variable  # the input of the one-row graph that holds one of its rows
+    observed: tuple[Variable, ...]  # the observed variables whose data it holds
 
     def row_shape(self) -> tuple[int, ...]:
         """Return the shape of one row of the values."""
@@ -50,13 +50,13 @@ class RowSplit:
     """A likelihood split into rows."""
 
     n_rows: int
-    leaves: tuple[RowLeaf, ...]  # the inputs that carry the row axis
+    leaves: tuple[RowLeaf, ...]  # the inputs with a row axis
     #: Scalar log-likelihood of one row, a function of the model's value variables and of ``leaf.row``.
     row_log_likelihood: Variable
-    log_likelihood: Variable  # the model's own log-likelihood, summed over everything
-    links: tuple[Link, ...]  # where parameters meet row data linearly
-    lengths: tuple[Variable, ...]  # the model's own variables for the number of rows
-    response: Response | None = None  # the distribution of the response, for one row, if it was read
+    log_likelihood: Variable  # the model's own log-likelihood, summed over all rows
+    links: tuple[Link, ...]  # the operations that are linear in a parameter and the row
+    lengths: tuple[Variable, ...]  # the symbolic variables that hold the number of rows
+    response: Response | None = None  # the distribution of one row's response, if it was read
 
 
 def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
@@ -65,7 +65,7 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
     _refuse_undeclared_arrays(rows, parameters)
     graphs = SymbolicModel(model, [leaf for leaf in axes if isinstance(leaf, Constant)])
     _refuse_parameters_of_rows(rows)
-    for rv, graph in graphs.terms(potentials=False):  # PyMC, transforms and functions of the user's made these
+    for rv, graph in graphs.terms(potentials=False):  # made by PyMC, by transforms and by functions of the user's
         refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
     _refuse_rows_in_priors(rows, graphs)
     leaves = []
@@ -75,7 +75,7 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
             row = pt.tensor(dtype=leaf.type.dtype, shape=_without(leaf.type.shape, axes[source]))
             observed = tuple(rv for rv in model.observed_RVs if data_of(model, rv) is source)
             leaves.append(RowLeaf(leaf, source, axes[source], row, observed))
-    # The graph of a random variable does not show what a function of the user's brings into its log-probability.
+    # A function of the user's may add tables to a log-probability that are not in the graph of the random variable.
     _refuse_other_tables(rows, graphs.terms(potentials=True), leaves)
     why = (
         ": some operation in it works on all rows at once. Only likelihoods that are a product over rows are supported"
@@ -104,9 +104,8 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
 def _rebuilt(
     rows: RowAxes, leaves: Sequence[RowLeaf], graphs: Sequence[Variable], name: str, why: str = ""
 ) -> tuple[OneRow, list[Variable]]:
-    """Return graphs rebuilt for one row, after the object that rebuilt them; a refusal gives their name, and `why`."""
-    replacements = {leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}
-    one_row = OneRow(replacements, rows)
+    """Return the object that rebuilds graphs for one row, and these graphs; a refusal gives `name` and `why`."""
+    one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows)
     try:
         return one_row, one_row.rebuild(graphs)
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
@@ -115,7 +114,7 @@ def _rebuilt(
 
 
 def _response_of_one_row(rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[RowLeaf]) -> Response:
-    """Return the distribution of one row's response; what is refused in its log-likelihood is refused there."""
+    """Return the distribution of one row's response. Its graphs are checked like the log-likelihood of the row."""
     of_all = graphs.response()
     name = f"The distribution function of {of_all.name!r}"
     refuse_unlisted({name: of_all.graphs}, derived=True)
@@ -143,8 +142,8 @@ def _without[Length](shape: Sequence[Length], axis: int) -> tuple[Length, ...]:
 def _refuse_undeclared_arrays(rows: RowAxes, parameters: ParameterVector) -> None:
     """Refuse arrays in the likelihood that are no tables of rows, have no parameter's shape and were not declared.
 
-    Lengths of a parameter's shape are those of the axes of free variables, of the distributions' own parameters and of
-    columns of row tables, and one more or less, as contrasts and cutpoints have.
+    Allowed lengths are those of axes of free variables, of the distributions' parameters and of columns of row tables,
+    and one more or less, as for contrasts and cutpoints.
     """
     model, n_rows, axes = rows.model, rows.n_rows, rows.of_inputs
     shapes = [*parameters.shapes.values(), *(_without(leaf_value(leaf).shape, axis) for leaf, axis in axes.items())]
@@ -182,12 +181,12 @@ def _refuse_parameters_of_rows(rows: RowAxes) -> None:
 
 
 def _refuse_rows_in_priors(rows: RowAxes, graphs: SymbolicModel) -> None:
-    """Refuse row data in priors and in what turns parameters into draws, and data of any kind in potentials."""
+    """Refuse rows in priors and in the transforms of free variables, and data of any kind in potentials."""
     model, constants = rows.model, set(graphs.sources.values())
     row_inputs = {*rows.of_inputs, *graphs.sources} - constants | set(rows.length_variables)
     for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, graphs.drawn, strict=True):
         of_rows = not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])])
-        # Some log-probabilities take no notice of the shape of their variable, which is published with it.
+        # Some log-probabilities do not depend on the shape of their variable, which is published with its draws.
         of_rows |= not {*rows.of_inputs, *rows.length_variables}.isdisjoint(leaves_of([rv]))
         if of_rows or has_rows(model, rv, {rows.n_rows}, rows.other_dims):
             raise UnsupportedModel(
@@ -207,10 +206,10 @@ def _refuse_rows_in_priors(rows: RowAxes, graphs: SymbolicModel) -> None:
 
 
 def _refuse_other_tables(rows: RowAxes, terms: Sequence[tuple[Variable, Variable]], leaves: Sequence[RowLeaf]) -> None:
-    """Refuse tables of rows in finished graphs of random variables that are not replaced by one of their rows."""
+    """Refuse tables of rows in the graphs of random variables that are not replaced by one of their rows."""
     model = rows.model
     passed = {*model.dim_lengths.values(), *(leaf.variable for leaf in leaves)}
-    # An array in the inner graph of a random variable may be folded into a number before its log-probability exists.
+    # An array in the inner graph of a random variable may be constant-folded before its log-probability is derived.
     at_top = set(leaves_of(model.basic_RVs, inner=False))
     found = [(rv, leaf) for rv, graph in terms for leaf in leaves_of([graph])]
     found += [(rv, leaf) for rv in model.basic_RVs for leaf in leaves_of([rv]) if leaf not in at_top]

@@ -1,4 +1,4 @@
-"""Where chains start: known before anything is charged, and usable. All of it is public."""
+"""Starting points of chains: computed and checked before anything is charged. They are public."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.prior import Prior
 
-#: An order that a transform asks for is missed by at least half of the draws.
+#: Number of draws of the prior that are tried: at least half of them miss an order that a transform requires.
 _TRIED_DRAWS = 30
 Point = Mapping[str, np.ndarray]
 #: The type of ``initvals`` of `pm.sample`.
@@ -27,8 +27,8 @@ InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
 def initial_values(model: pm.Model) -> dict[Variable, str]:
     """Return the default starting values of chains: draws of the prior.
 
-    Variables that cannot be drawn, such as `pm.Flat`, or whose draws a transform cannot represent, such as `ordered`,
-    are left out: they start at their own ``initval`` or PyMC's default for their distribution.
+    Left out are variables that cannot be drawn, such as `pm.Flat`, and those whose draws a transform cannot represent,
+    such as `ordered`. They start at their own ``initval``, or at PyMC's default for their distribution.
     """
     everything = dict.fromkeys(model.free_RVs, "prior")
     if _can_be_drawn(model, everything):
@@ -43,7 +43,7 @@ def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
             points = [draw(seed) for seed in range(_TRIED_DRAWS)]
     except NotImplementedError:
         return False
-    except Exception:  # drawing it fails for another reason, which `starting_points` reports
+    except Exception:  # another failure, which `starting_points` reports
         return True
     return all(np.isfinite(value).all() for point in points for value in point.values())
 
@@ -51,9 +51,9 @@ def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
 def starting_points(
     model: pm.Model, parameters: ParameterVector, initvals: InitialValues, random_seed: Any, chains: int, prior: Prior
 ) -> list[Point]:
-    """Return the points that `pm.sample` starts chains from, on the unconstrained scale, given the same arguments.
+    """Return the points at which `pm.sample` starts chains for the same arguments, on the unconstrained scale.
 
-    The seed may not be None: the points would differ.
+    The seed must not be None: the points would differ.
     """
     try:
         seeds = [generator.integers(2**30) for generator in get_random_generator(random_seed).spawn(chains)]
@@ -62,7 +62,7 @@ def starting_points(
     try:
         functions = _functions(model, initvals, chains)
         points = [function(seed) for function, seed in zip(functions, seeds, strict=True)]
-    except Exception as error:  # whatever a user's own function for drawing raises
+    except Exception as error:  # a function of the user's may raise anything
         raise InvalidArgument(
             f"The initial values cannot be computed ({type(error).__name__}). See that initvals fit the model and can "
             "be drawn from where they are 'prior', or pass numbers."

@@ -1,4 +1,4 @@
-"""Facts of a model's graph and of the shapes of its data, before any row is looked at. No value of the rows is read."""
+"""Facts of a model's graph and of the shapes of its data. No value of the rows is read."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -35,72 +35,72 @@ from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 
-#: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
+#: Categories beyond this number are not enumerated as possible responses: each takes a pass over the rows.
 MOST_RESPONSES = 16
-#: Their last parameter is the scale, of the response or of its logarithm; or, of the last one, the first the inverse.
+#: Location-scale families of the response or of its logarithm. The last parameter is the scale, unless listed below.
 _LOCATION_SCALE = (
     *(getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()),
     AsymmetricLaplaceRV,
 )
-#: Of these and of a Weibull distribution, whose logarithm is of such a family, the first is the inverse scale.
+#: Families whose first parameter is the inverse scale. The logarithm of a Weibull variable is of a location-scale one.
 _OF_INVERSE_SCALE = (AsymmetricLaplaceRV, WeibullBetaRV)
-#: Their last parameters are the location and the scale, or the scatter, of which the location is independent.
+#: Families whose last parameters are the location, and an independent scale or scatter matrix.
 _OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, MvStudentTRV)
-#: Families of positive numbers whose level is searched for. With inverse gamma distributions a quarter of 12 searches
-#: at epsilon 1 were lost by that, and none without.
+#: Families of positive numbers of which a search begins with the level. With inverse gamma distributions a quarter of
+#: 12 searches at epsilon 1 failed with that start, and none without.
 _POSITIVE = (families.GammaRV, families.ExponentialRV, families.HalfNormalRV, WaldRV, WeibullBetaRV)
-#: Families of which it is known, too, which responses a row could have had.
+#: Further families with known possible responses.
 _POSITIVE_TOO = (families.InvGammaRV, families.ParetoRV)
-#: Degrees of freedom that a search starts from. From few, steps lead to many, but hardly back: of normal tails rows say
-#: nothing about how many there are. Before the location is found, tails look normal.
+#: Degrees of freedom at the start of a search. Steps lead from few to many, but hardly back: rows with normal tails
+#: have no information on their number. Before the location is found, tails look normal.
 _HEAVY_TAILS = 4.0
-#: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
-#: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
-#: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
+#: Grid that stands for all counts: eight for each octave from 32 on. Means over the grid are close to means over all
+#: counts if the standard deviation is at least three fifths of the grid's spacing: for Poisson distributions up to a
+#: mean of about 300, for wider ones, such as a negative binomial with a shape of 50 or less, at any mean.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
-#: Positive numbers that stand for all: ten for each factor of e, from 1e-11 to 1e11. Means over them are as close as
-#: over counts where a response varies by 8 % or more.
+#: A grid of positive numbers: ten for each factor of e, from 1e-11 to 1e11. Means over it are as close as
+#: those over the grid of counts if a response has a coefficient of variation of 8 % or more.
 _POSITIVE_NUMBERS = tuple(np.exp(np.arange(-250, 251) / 10.0).tolist())
 
 
-#: Which parameters: by their places, or by a truth value for each.
+#: Sets of parameters: indices, or a mask.
 Places = NDArray[np.intp]
 Which = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The facts of a model that steps know when they are made."""
+    """The facts of a model that steps have when they are made."""
 
-    start: FloatArray  # as the model says; degrees of freedom at `_HEAVY_TAILS`, unless it says where
-    known: Which  # whether the likelihood can depend on each parameter
-    scales: Places  # known logarithms of positive variables, of a factor of rows' scale, of their scatter
-    #: Which of them is the scale of a location-scale family that rows are drawn from.
+    start: FloatArray  # the model's initial point; degrees of freedom without an initval are `_HEAVY_TAILS`
+    known: Which  # parameters that the likelihood can depend on
+    scales: Places  # those that are logarithms of positive variables, of factors of rows' scale, of rows' scatter
+    #: Log-scales of the location-scale family of the rows, among `scales`.
     followed: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    followed_is_rate: bool = False  # whether that is its inverse
-    #: Which of them are those of rows of a Student t distribution.
+    followed_is_rate: bool = False  # whether they are logarithms of the inverse scale
+    #: Log degrees of freedom of Student t rows, among `scales`.
     degrees_of_freedom: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    #: Which parameters are the location of normal rows, linear, and nothing else.
+    #: Parameters that only enter the location of normal rows, linearly.
     location: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     normal: bool = False  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool = False  # whether rows can be drawn from the model without any table
-    responses_are_known: bool = True  # whether the model says which responses a row could have had
-    rows_are_levels: bool = False  # whether a row is one of a few levels: a truth value or a category
-    rows_are_discrete: bool = True  # whether these are known, and categories or counts
+    responses_are_known: bool = True  # whether the model determines the possible responses of a row
+    rows_are_levels: bool = False  # whether a row is one of a few levels: Boolean or categorical
+    rows_are_discrete: bool = True  # whether possible responses are known, and are categories or counts
     rows_are_positive: bool = False  # whether a row is a positive real number
-    #: Which meet covariates, and the distribution of rows in no other way; no scales.
+    #: Parameters that enter the distribution of rows only together with covariates; no scales.
     in_predictor: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: Along which all linear predictors rise by 1; zero where the graph says nothing.
+    #: Direction along which all linear predictors rise by 1; zero if the graph has none.
     rise: FloatArray = field(default_factory=lambda: np.zeros(0))
-    #: In which parameters the log-likelihood of a row is a broken line.
+    #: Parameters in which the log-likelihood of a row is piecewise linear.
     kinked: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: The logarithm of the scale of censored rows is this times the parameters; zero if they are of no such family.
+    #: Coefficients of the parameters in the log-scale of censored rows; zero if rows are of no such family.
     scale_of_censored: FloatArray = field(default_factory=lambda: np.zeros(0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
-    """Return the facts that steps may know of a model and its parameters; `unit` may name the dim that counts rows."""
+    """Return the facts of a model and its parameters that steps may have; `unit` may name the dim that counts rows."""
     start, known = parameters.to_theta(default_point(model)), in_likelihood(model, parameters)
     degrees_of_freedom = degrees_of_freedom_of_rows(model, parameters)
     given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
@@ -130,9 +130,9 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
 
 
 def rows_can_be_simulated(model: pm.Model, unit: str | None = None) -> bool:
-    """Return whether rows can be drawn from the model without any table: it has no covariates, groups or own code.
+    """Return whether rows can be drawn without any table: the model has no covariates, groups or custom distributions.
 
-    An array of a dim other than that of the rows, which `unit` may name, is no table, were it as long by chance.
+    `unit` may name the dim of the rows. An array with another dim is no table, even if it has the same length.
     """
     if not model.observed_RVs or model.potentials:
         return False
@@ -149,20 +149,20 @@ def rows_can_be_simulated(model: pm.Model, unit: str | None = None) -> bool:
 
 
 def in_likelihood(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return for each parameter whether the likelihood can depend on it, shape (parameters,)."""
+    """Return a mask of the parameters that the likelihood can depend on, shape (parameters,)."""
     return _which(model, parameters, ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
 
 
 def all_scales(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return which parameters are logarithms of positive variables, such as a scale or a shape.
+    """Return a mask of logarithms of positive variables (scales, shapes) and of factors of the scale of all rows.
 
-    Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``; or of the diagonal of a Cholesky factor of theirs.
+    Such a factor is exp(a) in ``sigma=exp(a + b * x)``, or the diagonal of a Cholesky factor of the rows' scatter.
     """
     return _logarithms(model, parameters) | _which(model, parameters, _factors_of_scale(model))
 
 
 def _logarithms(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return which are logarithms of positive variables or of diagonals of Cholesky factors of the scatter of rows."""
+    """Return a mask of logarithms of positive variables, and of diagonals of Cholesky factors of the rows' scatter."""
     transforms = model.rvs_to_transforms
     found = _which(model, parameters, [rv for rv, each in transforms.items() if isinstance(each, LogTransform)])
     nodes = [rv.owner for rv in model.observed_RVs if rv.owner is not None and isinstance(rv.owner.op, _OF_LOCATION)]
@@ -171,13 +171,13 @@ def _logarithms(model: pm.Model, parameters: ParameterVector) -> Which:
         rv = model.values_to_rvs[value]
         if rv in scatters and isinstance(transforms.get(rv), CholeskyCovPacked):
             (size, *_) = rv.owner.op.dist_params(rv.owner)
-            rows, columns = np.tril_indices(int(leaf_value(size)))  # each factor is packed by rows
+            rows, columns = np.tril_indices(int(leaf_value(size)))  # the factor is packed by rows
             found[entries] = np.resize(rows == columns, entries.stop - entries.start)
     return found
 
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
-    """Return free scalars that are added to the logarithm of all rows' scale."""
+    """Return free scalars that are terms of the log-scale of all rows."""
     node = _node_of_rows(model, *_LOCATION_SCALE)
     if node is None:
         return set()
@@ -196,26 +196,26 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
 
 
 def _node_of_rows(model: pm.Model, *families_of_rows: type) -> Apply | None:
-    """Return the node that draws the rows, if one observed variable has all of them: of one of the families, if any."""
+    """Return the node of the only observed variable, if its family is one of `families_of_rows` (default: any)."""
     node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
     return node if node is not None and isinstance(node.op, families_of_rows or object) else None
 
 
 def _scale_of(node: Apply) -> Variable:
-    """Return the scale of a location-scale family, or its inverse; the shape of a Weibull distribution is one."""
+    """Return the scale parameter of a location-scale family, or the inverse scale for `_OF_INVERSE_SCALE`."""
     parameters: list[Variable] = node.op.dist_params(node)
     return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
 def undimmed(variable: Variable) -> Variable:
-    """Return the variable under changes of axes and names."""
+    """Return a variable without its changes of axes and names."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
         variable = variable.owner.inputs[0]
     return variable
 
 
 def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Variable]) -> Which:
-    """Return which parameters are those of the free variables among some variables, shape (parameters,)."""
+    """Return a mask of the parameters of the free variables among `variables`, shape (parameters,)."""
     found, among = np.zeros(parameters.size, dtype=bool), set(variables)
     for value, entries in zip(model.value_vars, parameters.slices, strict=True):
         found[entries] = model.values_to_rvs[value] in among
@@ -223,11 +223,11 @@ def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Var
 
 
 def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> Which:
-    """Return which parameters are the log-scale of a location-scale family that rows are drawn from.
+    """Return a mask of the parameters of the log-scale, if rows are of a location-scale family.
 
-    The information of the location is in proportion to the inverse square of the scale. If `symmetric`, only of
-    families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
-    location.
+    The Fisher information on the location is proportional to the inverse square of the scale. If `symmetric`, only
+    families that are symmetric around their location (or whose logarithms are) count, and only scales that the location
+    does not depend on.
     """
     node = _node_of_rows(model, *_LOCATION_SCALE)
     if node is None or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV)):
@@ -241,7 +241,7 @@ def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bo
 
 
 def scale_is_rate(model: pm.Model) -> bool:
-    """Return whether rows are asymmetric Laplace, with a free variable or an exponential as their inverse scale."""
+    """Return whether rows are asymmetric Laplace, and their inverse scale is a free variable or an exponential."""
     node = _node_of_rows(model, AsymmetricLaplaceRV)
     if node is None:
         return False
@@ -249,18 +249,17 @@ def scale_is_rate(model: pm.Model) -> bool:
 
 
 def degrees_of_freedom_of_rows(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return which parameters are the logarithm of the degrees of freedom of rows."""
+    """Return a mask of the logarithms of the degrees of freedom of Student t rows."""
     node = _node_of_rows(model, families.StudentTRV)
     if node is None:
         return np.zeros(parameters.size, dtype=bool)
-    degrees = undimmed(node.op.dist_params(node)[0])
-    return _logarithms(model, parameters) & _which(model, parameters, [degrees])
+    return _logarithms(model, parameters) & _which(model, parameters, [undimmed(node.op.dist_params(node)[0])])
 
 
 def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return which parameters are the location of rows, linear in it and in nothing else, shape (parameters,).
+    """Return a mask of the parameters that enter the location of rows linearly, and nothing else, shape (parameters,).
 
-    Of rows, or their logarithms, that are normal, of one number or several, or multivariate Student t.
+    Rows, or their logarithms, are normal, univariate or multivariate, or multivariate Student t.
     """
     apart, elsewhere = set[Variable](), list[Variable](model.potentials)
     for rv in model.observed_RVs:
@@ -274,14 +273,14 @@ def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> Whi
         else:
             elsewhere.append(location)
     others = {rv for each in elsewhere for rv in _reached(each, model.free_RVs)}
-    # The logarithm of a positive variable is linear in it.
+    # Log-scale parameters are left out: a location that is linear in a positive variable is not in its logarithm.
     return _which(model, parameters, apart - others) & ~all_scales(model, parameters)
 
 
 def is_linear_and_normal(model: pm.Model) -> bool:
     """Return whether rows, or their logarithms, are normal with a linear mean and a free variable as their scale.
 
-    The mean may be any linear function of the unconstrained parameters; the scale has no part in it.
+    The mean is a linear function of the unconstrained parameters, and does not depend on the scale.
     """
     scale = scale_of_normal_rows(model)
     if scale is None or model.potentials:
@@ -306,7 +305,7 @@ def is_linear(model: pm.Model, location: Variable) -> bool:
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
-    """Return the free variable that is the scale of rows that are normal, or whose logarithms are, and nothing else."""
+    """Return the free variable that is the scale of normal or log-normal rows, and is not in their mean; else None."""
     node = _node_of_rows(model, families.NormalRV, families.LogNormalRV)
     if node is None:
         return None
@@ -316,7 +315,7 @@ def scale_of_normal_rows(model: pm.Model) -> Variable | None:
 
 
 def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -> set[Variable]:
-    """Return all variables that outputs depend on by more than their shape; not what `blockers` depend on."""
+    """Return all variables on whose values, and not only shapes, outputs depend; `blockers` end the search."""
     found: set[Variable] = set()
     ahead = list(outputs)
     while ahead:
@@ -327,7 +326,7 @@ def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -
         node = variable.owner
         if node is None or variable in blockers or isinstance(node.op, Shape | Shape_i):
             continue
-        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
+        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first gives a shape
         ahead += node.inputs[1:] if filled else node.inputs
     return found
 
@@ -341,18 +340,19 @@ def rows_are_positive(model: pm.Model) -> bool:
 
 
 def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> FloatArray:
-    """Return by which parameters the scale of censored rows grows, shape (parameters,).
+    """Return the coefficients of the parameters in the log-scale of censored rows, shape (parameters,).
 
-    1 for the logarithm of a free variable that is the scale of a location-scale family, or that of the logarithm of
-    rows; -1 for one that is its inverse, as the shape of a Weibull distribution. Zeros where the location depends on
-    it, too, as where covariates act on hazards; and where rows are cut off on both sides, which tells the scale apart.
+    The coefficient is 1 for the logarithm of a free variable that is the scale of a location-scale family of the rows
+    or of their logarithms, and -1 if it is the inverse scale, such as the shape of a Weibull distribution. All are zero
+    if the location depends on the scale, too, as in models of hazards, and if rows are censored on both sides, which
+    identifies the scale.
     """
     found, node = np.zeros(parameters.size), _node_of_censored_rows(model)
-    if (
-        node is not None
-        and _is_cut_on_one_side(model.observed_RVs[0].owner)
-        and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE)
-    ):
+    # An infinite constant as a limit: rows are censored on one side only. No array is read.
+    limits = () if node is None else map(undimmed, model.observed_RVs[0].owner.inputs[1:3])
+    scalars = [each for each in limits if isinstance(each, Constant) and each.type.ndim == 0]
+    one_sided = any(bool(np.isinf(leaf_value(each))) for each in scalars)
+    if node is not None and one_sided and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE):
         given = _scale_of(node)
         scale, others = undimmed(given), [each for each in node.inputs if each is not given]
         if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
@@ -361,25 +361,18 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
     return found
 
 
-def _is_cut_on_one_side(censored: Apply) -> bool:
-    """Return whether the graph says that rows are not censored on one of the sides. No array is looked at."""
-    return any(
-        isinstance(limit, Constant) and limit.type.ndim == 0 and bool(np.isinf(leaf_value(limit)))
-        for limit in map(undimmed, censored.inputs[1:3])
-    )
-
-
 def _node_of_censored_rows(model: pm.Model) -> Apply | None:
-    """Return the node that draws the rows before they are censored, if they are."""
+    """Return the node of the rows before censoring; None if they are not censored."""
     node = _node_of_rows(model, CensoredRV)
     return None if node is None else node.inputs[0].owner
 
 
 def in_predictor(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return which parameters reach the rows' distribution where covariates do, and there alone, shape (parameters,).
+    """Return a mask of the parameters that enter the rows' distribution only where covariates do, shape (parameters,).
 
-    Not a shape, or the share of zeros, beside the linear predictor. None where covariates reach it at several places by
-    different parameters, or at none. Any array counts as covariates: how many rows there are has no part in it.
+    A shape parameter, or a proportion of zeros without covariates, is not among them. The mask is empty without
+    covariates, and if different parameters are combined with covariates in several parameters of the distribution. Any
+    array counts as covariates: the number of rows is not used.
     """
     return _which(model, parameters, {rv for _, free in _predictors(model) for rv in free})
 
@@ -387,8 +380,8 @@ def in_predictor(model: pm.Model, parameters: ParameterVector) -> Which:
 def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> FloatArray:
     """Return a direction along which the linear predictor of every row rises by 1, shape (parameters,).
 
-    It is an intercept: a free scalar that is added to all else, and in nothing else, or else a free vector of which
-    every row adds one entry. Zero where the graph says of none, as of a column of ones.
+    The direction is that of an intercept: a free scalar that is one term of the predictor and in no other term, or else
+    a free vector of which each row adds one entry. Zero if the graph shows no intercept, such as with a column of ones.
     """
     predictors, first = _predictors(model), list[Variable]()
     sums = set[Variable]()
@@ -401,7 +394,7 @@ def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> FloatArr
 
 
 def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]:
-    """Return the sums by which free variables and covariates together reach a parameter of the rows' distribution."""
+    """Return the sums in which `free` variables and covariates enter `given`, a parameter of the rows' distribution."""
     found, seen, ahead = set[Variable](), set[Variable](), [given]
     while ahead:
         variable = undimmed(ahead.pop())
@@ -409,7 +402,7 @@ def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]
             continue
         seen.add(variable)
         node = variable.owner
-        through = isinstance(node.op, Elemwise | RandomVariable | SymbolicRandomVariable)  # one of a mixture, too
+        through = isinstance(node.op, Elemwise | RandomVariable | SymbolicRandomVariable)  # the last: mixtures
         only_offset = sum(bool(_reached(each, free)) for each in node.inputs) == 1
         if not through or (getattr(node.op, "scalar_op", None) in (add, sub) and not only_offset):
             found.add(variable)
@@ -421,7 +414,7 @@ def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]
 def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
     """Return free scalars that are terms of a sum, and free vectors of which one entry is a term for each row.
 
-    Only those that are in no other term: else the sum rises by something else.
+    Variables in further terms are left out, since the sum then does not rise by 1.
     """
     terms, seen, ahead = list[tuple[Variable, bool, bool]](), set[Variable](), [(predictor, True, False)]
     while ahead:
@@ -433,7 +426,7 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
             continue
         seen.add(variable)
         scalar_op = getattr(node.op, "scalar_op", None)
-        if scalar_op in (add, identity):  # what has a name is the same
+        if scalar_op in (add, identity):  # PyMC names a variable by an identity
             ahead += [(each, added, one_entry) for each in node.inputs]
         elif scalar_op == sub:
             ahead += [(node.inputs[0], added, one_entry), (node.inputs[1], False, one_entry)]
@@ -450,14 +443,15 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
 
 
 def _reached(variable: Variable, free: Collection[Variable]) -> set[Variable]:
-    """Return the free variables that another one depends on, by no other of them."""
+    """Return the free variables that a variable depends on directly, not through others of them."""
     return set(free).intersection(ancestors([variable], blockers=free))
 
 
 def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
-    """Return parameters of the rows' distribution that covariates reach, and the free variables that do there alone.
+    """Return the parameters of the rows' distribution that depend on covariates, with their free variables.
 
-    Nothing where they reach it at several places by different variables, or at none.
+    Free variables that are also in parameters without covariates are left out. Empty without covariates, and if several
+    such parameters have different free variables.
     """
     node = _node_of_rows(model)
     if node is None:
@@ -474,16 +468,16 @@ def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
 
 
 def _has_covariates(variable: Variable, free: Collection[Variable]) -> bool:
-    """Return whether a variable depends on an array, other than by free variables."""
+    """Return whether a variable depends on an array, other than through free variables."""
     reached = ancestors([variable], blockers=free)
     return any(math.prod(_shape(leaf)) > 1 for leaf in reached if leaf.owner is None)
 
 
 def kinked_in(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return in which parameters the log-likelihood of a row is a broken line, shape (parameters,).
+    """Return a mask of the parameters in which the log-likelihood of a row is piecewise linear, shape (parameters,).
 
-    In those of the location of a Laplace distribution, and of an asymmetric one, which is for quantile regression: it
-    curves nowhere but in its kink.
+    They are those of the location of a Laplace distribution, or of an asymmetric one, as in quantile regression: second
+    derivatives are zero except at the kink.
     """
     node, location = _node_of_rows(model, families.LaplaceRV, AsymmetricLaplaceRV), list[Variable]()
     if node is not None:
@@ -493,18 +487,15 @@ def kinked_in(model: pm.Model, parameters: ParameterVector) -> Which:
 
 
 class ResponsesOfRows(NamedTuple):
-    """Responses that a row could have had, in increasing order; none if they are not known."""
+    """The possible responses of a row, in increasing order; none if they are not known."""
 
     values: tuple[float, ...] = ()
-    are_all: bool = False  # or some of infinitely many
-    are_whole: bool = True
+    are_all: bool = False  # False: a grid of infinitely many
+    are_whole: bool = True  # integers
 
 
 def responses_of_rows(model: pm.Model) -> ResponsesOfRows:
-    """Return responses that a row could have had.
-
-    All of them for few categories; for counts and positive numbers some, up to large ones, ever farther apart.
-    """
+    """Return the possible responses of a row: all of few categories; for counts and positive numbers a grid."""
     if len(model.observed_RVs) != 1 or model.potentials:
         return ResponsesOfRows()
     rv = model.observed_RVs[0]
@@ -524,17 +515,17 @@ def responses_of_rows(model: pm.Model) -> ResponsesOfRows:
 
 
 def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
-    """Return the length of the last axis: of shapes alone, no entry is computed."""
+    """Return the length of the last axis, computed from shapes."""
     known = probabilities.type.shape[-1]
     if known is not None:
         return int(known)
     (of_values,) = model.replace_rvs_by_values([probabilities])
     with pytensor.config.change_flags(mode=INTERPRETED):
         length = model.compile_fn(of_values.shape[-1], inputs=model.value_vars, on_unused_input="ignore")
-        with np.errstate(all="ignore"):  # of operations that do not say their shape: a warning is about an entry
+        with np.errstate(all="ignore"):  # an operation without known shape is evaluated: a warning would show an entry
             return int(length(model.initial_point(random_seed=0)))
 
 
 def _shape(leaf: Variable) -> tuple[int, ...]:
-    """Return the shape of a constant or shared array, and none of other inputs."""
+    """Return the shape of a leaf with a value, and () for other variables."""
     return leaf_value(leaf).shape if is_leaf(leaf) else ()

@@ -1,4 +1,4 @@
-"""Units of privacy: what the user says one is, which unit each row belongs to, and that nothing public counts units."""
+"""Units of privacy: the user's declaration, the unit of each row, and the refusal of public arrays that count units."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -19,20 +19,20 @@ from pymc_dp.model.parameters import ParameterVector
 
 #: The user's index of units: an array, or the name of a data variable.
 UnitIndex = str | NDArray[np.integer] | None
-#: Says that every row is a unit of its own.
+#: The declaration that every row is a unit of its own.
 ROW = "row"
-#: Those who may have several rows, in the singular or the plural.
+#: Words for persons who may have several rows, in the singular or the plural.
 _PERSONS = re.compile(
     r"(person|patient|subject|participant|respondent|individual|pupil|student|customer|client|user|member|employee|"
     r"worker|household|citizen|resident|donor|voter|mother|infant|baby|twin)s?"
     r"|people|child|children|(wo)?m[ae]n|famil(y|ies)|babies|ids?|[pu]id|uuid|ssn"
 )
-#: Other words in the name of a number for each of them, or of the dim of their effects.
+#: Further words in names of an index of persons, or of a dim of their effects.
 _OF_AN_INDEX = re.compile(r"id|ids|idx|index|ix|i|no|nr|num|number|code|codes|key|of|row|obs|label|factor|dim|\d+")
 
 
 def reads_like_persons(name: str) -> bool:
-    """Return whether a name is that of an index of persons, such as ``person``, ``patient_id`` or ``idx_pupil``."""
+    """Return whether a name reads like an index of persons, such as ``person``, ``patient_id`` or ``idx_pupil``."""
     words = re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
     return any(_PERSONS.fullmatch(word) for word in words) and all(
         _PERSONS.fullmatch(word) or _OF_AN_INDEX.fullmatch(word) for word in words
@@ -42,8 +42,8 @@ def reads_like_persons(name: str) -> bool:
 def declared_unit(model: pm.Model, unit: str | None, unit_index: Any) -> tuple[str | None, Any]:
     """Return the dim that counts units, and the index of units of several rows, from the user's arguments.
 
-    `unit` is ``"row"``, a dim of the observed variables, or a data variable with the unit of each row; `unit_index` is
-    as of `pymc_dp.model.view.read`.
+    `unit` is ``"row"``, a dim of the observed variables, or a data variable with the unit of each row; for `unit_index`
+    see `pymc_dp.model.view.read`.
     """
     if unit is None:
         return None, unit_index
@@ -64,7 +64,7 @@ def declared_unit(model: pm.Model, unit: str | None, unit_index: Any) -> tuple[s
 
 
 def refuse_single_rows(unit: Any, *, units_of_rows: bool) -> None:
-    """Refuse ``unit="row"`` beside a table that protects all rows of a unit together: one of the two was not meant."""
+    """Refuse ``unit="row"`` with a table that protects all rows of a unit together: the two contradict each other."""
     if unit == ROW and units_of_rows:
         raise InvalidArgument(
             'unit="row" would protect single rows, and the table protects all rows of a unit together: leave out '
@@ -73,10 +73,10 @@ def refuse_single_rows(unit: Any, *, units_of_rows: bool) -> None:
 
 
 def refusal_of_undeclared_units(model: pm.Model) -> str | None:
-    """Return why the user has to say what a unit is: a name in the model reads like persons who are not its rows.
+    """Return a message that `unit` must be declared, if a name in the model reads like persons who are not its rows.
 
-    None where nothing does, and where the model will be refused for another reason. Names, dims, their lengths and
-    types decide, all of which are public: no entry of an array is looked at.
+    None if no name does, and if the model will be refused for another reason. The decision uses names, dims, their
+    lengths and types, which are public, and no entry of an array.
     """
     try:
         rows = row_axes(model, None)
@@ -106,12 +106,12 @@ def _decision(name: str, protects_persons: str) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Units:
-    """Which rows are one unit."""
+    """The assignment of rows to units."""
 
-    #: The unit that each row belongs to; None if every row is one. Confidential.
+    #: The unit of each row; None if every row is a unit. Confidential.
     of_row: NDArray[np.int64] | None
-    #: How many units there are, and how many an index could name: arrays of these lengths are protected, too. Empty if
-    #: every row is a unit.
+    #: The number of units, and the largest index plus 1: arrays of these lengths are protected, too. Empty if every row
+    #: is a unit.
     lengths: frozenset[int]
     in_words: str  # the protected unit, for the result's metadata
 
@@ -122,7 +122,7 @@ def units_of(rows: RowAxes, unit_index: UnitIndex) -> Units:
     if index is None:
         in_words = f"one entry of the dim {rows.dim!r}" if rows.dim is not None else "one row of the observed variables"
         return Units(None, frozenset(), in_words)
-    # Also if some units have no rows.
+    # The second length counts units without rows.
     lengths = frozenset({np.unique(index).size, int(index.max()) + 1}) - {0, 1, rows.n_rows}
     name = unit_index if isinstance(unit_index, str) else "unit_index"
     return Units(index, lengths, f"all rows with the same {name}")
@@ -168,7 +168,7 @@ def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64]
         index = np.asarray(unit_index)
     except ValueError:
         raise InvalidArgument("unit_index must hold one whole number for each row, and be a plain array.") from None
-    # Entries are data and in no message; nor are lengths, which some budgets protect.
+    # Entries are data, and lengths are protected under add-remove: messages contain neither.
     if index.ndim != 1:
         raise InvalidArgument(f"unit_index must hold one whole number for each row, but has {index.ndim} axes.")
     if index.size != rows.n_rows:
@@ -181,14 +181,13 @@ def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64]
             f"The entries of unit_index must be whole numbers, but are {index.dtype}. Turn labels into numbers with "
             "np.unique(labels, return_inverse=True)[1]."
         )
-    return index.astype(np.int64)  # a copy: the view is read once
+    return index.astype(np.int64)  # a copy: later changes of the user's array have no effect
 
 
 def refuse_tables_of_units(model: pm.Model, parameters: ParameterVector, lengths: Collection[int]) -> None:
-    """Refuse data and parameters with one entry for each unit, where a unit has several rows.
+    """Refuse data and parameters with one entry for each unit of several rows.
 
-    Their entries belong to one unit each, but they would be taken as public. `lengths` are how many units there are,
-    and how many an index could name.
+    Each entry belongs to one unit, but would be taken as public. For `lengths` see `Units`.
     """
     without_units = set(lengths).isdisjoint
     refuse_tables_in_functions(model, without_units)

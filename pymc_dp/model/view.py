@@ -1,4 +1,4 @@
-"""The facts of a model that a run knows: read once, after which nothing else asks the model."""
+"""The facts of a model that a run uses. They are read once; the model is not read again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelView:
-    """A model that was accepted, in the words of this package.
+    """The facts of a model that was accepted.
 
     Confidential: `row_split` and `units` hold the data.
 
     Attributes
     ----------
     parameters : ParameterVector
-        The layout of its parameters.
+        The layout of the parameters.
     value_variables : tuple of Variable
-        Its unconstrained parameters, in that order.
+        The unconstrained parameters, in that order.
     row_split : RowSplit
-        Which of its inputs are rows, and the graph of one row.
+        The inputs that hold rows, and the graph of one row.
     units : Units
-        Which rows are one unit.
+        The assignment of rows to units.
     """
 
     parameters: ParameterVector
@@ -55,17 +55,17 @@ class ModelView:
 
     @cached_property
     def prior(self) -> Prior:
-        """The exact prior, which depends on no rows: a model where it does is not accepted."""
+        """The exact prior. It depends on no rows: other models are refused."""
         return Prior(self._rows.model, self.parameters)
 
     @cached_property
     def responses(self) -> structure.ResponsesOfRows:
-        """Responses that a row could have had, as far as they are known."""
+        """The possible responses of a row, as far as they are known."""
         return structure.responses_of_rows(self._rows.model)
 
     @cached_property
     def kinked(self) -> NDArray[np.bool_]:
-        """In which parameters the log-likelihood of a row is a broken line. It depends on no data."""
+        """A mask of the parameters in which the log-likelihood of a row is piecewise linear. It depends on no data."""
         return structure.kinked_in(self._rows.model, self.parameters)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
@@ -73,39 +73,39 @@ class ModelView:
         return publishable_names(self._rows, requested, self.protected_lengths)
 
     def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
-        """Refuse starting values that are expressions of rows, of units, or of how many there are.
+        """Refuse starting values that are expressions of rows, of units, or of their number.
 
         Raises
         ------
         UnsupportedModel
-            If one is, or holds an operation that is not listed.
+            If a starting value is such an expression, or holds an operation that is not listed.
         """
         refuse_rows_in_starts(self._rows, self.protected_lengths, expressions_in(initvals))
 
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
-        """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
+        """Places of the log-scale of rows that are symmetric around their location. They depend on no data."""
         return np.flatnonzero(structure.scale_of_rows(self._rows.model, self.parameters, symmetric=True))
 
     @property
     def parameters_in_likelihood(self) -> int:
-        """How many parameters the likelihood can depend on."""
+        """The number of parameters that the likelihood can depend on."""
         return int(np.count_nonzero(structure.in_likelihood(self._rows.model, self.parameters)))
 
     @property
     def rows_are_normal(self) -> bool:
-        """Whether rows, or their logarithms, are normal with one parameter as their scale. It depends on no data."""
+        """Whether rows, or their logarithms, are normal with a free variable as their scale. It depends on no data."""
         return structure.scale_of_normal_rows(self._rows.model) is not None
 
     def simulator(self, observed: Sequence[str], n_drawn: int) -> RowSimulator:
-        """Return an object that draws rows of the observed variables from the model itself."""
+        """Return a simulator that draws `n_drawn` rows of observed variables from the model itself."""
         return RowSimulator(self._rows, self.parameters, observed, n_drawn)
 
 
 def read(
     model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None, *, with_response: bool = False
 ) -> ModelView:
-    """Read a model, and refuse it if its likelihood is no sum over units or anything public could depend on rows.
+    """Read a model; refuse it if its log-likelihood is no sum over units, or if public output could depend on rows.
 
     Parameters
     ----------
@@ -114,10 +114,10 @@ def read(
     unit : str, optional
         The dim that counts rows. Default: the first axis of the observed variables.
     unit_index : str or ndarray of int, shape (rows,), optional
-        Which unit each row belongs to, or the name of the model's data variable that says so. Default: every row is a
-        unit of its own.
+        The unit of each row, or the name of the model's data variable that holds it. Default: every row is a unit of
+        its own.
     with_response : bool
-        Read the distribution of the response, too.
+        Whether to read the distribution of the response, too.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def read(
         If `unit_index` is not one whole number for each row.
     """
     if (written := as_written(model)) is not model:
-        read(written, unit, unit_index, with_response=with_response)  # what is refused there is refused here
+        read(written, unit, unit_index, with_response=with_response)  # a refusal of the user's model applies here
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)
@@ -142,10 +142,10 @@ def read(
 
 
 def refuse_missing_values(row_split: RowSplit) -> None:
-    """Refuse tables with missing entries; which entries are missing is taken as public."""
+    """Refuse tables with missing entries; the places of missing entries are taken as public."""
     for leaf in row_split.leaves:
         value = leaf_value(leaf.source)
-        # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.
+        # The minimum of an array with NaN is NaN: np.isnan of the array would allocate a mask of the table's length.
         if value.dtype.kind == "f" and value.size and np.isnan(value.min()):
             where = f" in {leaf.source.name!r}" if leaf.source.name else ""
             raise UnsupportedModel(

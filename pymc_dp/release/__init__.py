@@ -1,4 +1,4 @@
-"""The curator between private rows and everything else: clip, sum exactly, add noise, count."""
+"""The curator, the only access to confidential rows: clip, sum exactly, add noise, count releases."""
 
 from pymc_dp.release.curator import Curators, MeteredCurator
 from pymc_dp.release.interface import ExpansionPoint, Prediction, Release

@@ -1,16 +1,17 @@
 r"""The correction variable of the Barker test, and the probability of its decision.
 
-The Barker test accepts iff :math:`\lambda + V > 0` with V standard logistic. DP Barker knows :math:`\lambda` with
-normal error whose variance is filled up to 2, so V has to be split into N(0, 2) and a correction. No such correction
-exists: the characteristic function of the logistic, :math:`\pi t / \sinh \pi t`, falls more slowly than
-:math:`e^{-t^2}`, and their ratio grows without bound. The best one in the largest error of the distribution function
-is a discrete variable on five points (found by linear programming, among all variables on a fine lattice, in
-``tests/release/test_barker.py``); with it
+The Barker test accepts iff :math:`\lambda + V > 0` with V standard logistic. DP Barker has :math:`\lambda` with a
+normal error, whose variance is increased to 2, so V has to be the sum of N(0, 2) and an independent correction. No such
+correction exists: the characteristic function of the logistic, :math:`\pi t / \sinh \pi t`, falls more slowly than
+:math:`e^{-t^2}`, and their ratio is unbounded. The approximate correction with the smallest error of the distribution
+function in supremum norm is a discrete variable on five points (found by linear programming, among all variables on a
+fine lattice, in ``tests/release/test_barker.py``); with it
 
 .. math:: \sup_x | P(N(0, 2) + V_\text{corr} \le x) - \operatorname{logistic}(x) | = 5.88 \cdot 10^{-4}.
 
-Since mixtures of normals are limits of such variables, none of them does better. The error is one of the sampler:
-each decision's probability is off by at most that much. It is none of privacy, which holds for any correction.
+Mixtures of normals are limits of such variables, so none of them has a smaller error. The error affects the sampler:
+the probability of each decision is wrong by at most this amount. It does not affect privacy, which holds for any
+correction.
 """
 
 import math
@@ -22,9 +23,9 @@ import scipy
 from pymc_dp.release.noise import NoiseSource
 from pymc_dp.rows.clipped_sum import ClippedMoments
 
-#: The variance of the normal error and the noise together.
+#: The total variance of the normal error and the noise.
 TOTAL_VARIANCE = 2.0
-#: Where the correction variable lies, with which probability; the same on the negative side.
+#: Support and probabilities of the correction variable, which is symmetric around zero.
 POINTS = (0.0, 2.95134169, 9.22013387)
 WEIGHTS = (0.86596910717, 0.13179554045, 0.00223535238)
 #: The largest error of the distribution function of N(0, 2) + V_corr, as the tests measure it.
@@ -40,7 +41,7 @@ def clip_bound(batch_size: int, tempered_size: float) -> float:
 
 
 def log_ratio_and_variance(moments: ClippedMoments, unit: Fraction, offset: float) -> tuple[float, float]:
-    """Return λ = unit · Σ k_i + offset of log-ratios k_i in steps, and the variance of the scaled sum; rounded once."""
+    """Return λ = unit · Σ k_i + offset for log-ratios k_i in steps, and the variance of the sum, each rounded once."""
     total, variance = moments.scaled(unit)
     return float(total + Fraction(offset)), float(variance)
 
@@ -48,11 +49,11 @@ def log_ratio_and_variance(moments: ClippedMoments, unit: Fraction, offset: floa
 def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
     """Return the less likely decision and its probability.
 
-    The probability of λ + N(0, 2 - variance) + V_corr > 0, summed over the points of the correction. The smaller of
-    both probabilities is computed, by the symmetry of all noise, so that neither loses relative precision: λ and the
-    variance carry one rounding each, the normal distribution function turns a relative error r of its argument z into
-    z² r, and below z = -38 it is zero. Together that is a relative error below 2**-37, except for decisions of
-    probability below 1e-300.
+    The probability of λ + N(0, 2 - variance) + V_corr > 0 is a sum over the points of the correction. Of the two
+    decisions the smaller probability is computed, by the symmetry of all noise, so that neither loses relative
+    precision: λ and the variance carry one rounding each, the normal distribution function turns a relative error r of
+    its argument z into z² r, and it is zero below z = -38. The total relative error is below 2**-37, except for
+    decisions of probability below 1e-300.
     """
     std = math.sqrt(TOTAL_VARIANCE - variance)
     distance = -abs(log_ratio)
@@ -62,7 +63,7 @@ def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
 
 
 def happens(entropy: NoiseSource, probability: float) -> bool:
-    """Return true with exactly the probability that the float stands for, from as many random bits as that takes."""
+    """Return true with exactly the probability `probability`, drawing as many random bits as necessary."""
     exact = Fraction(probability)
     word, bits = 0, 0
     while True:

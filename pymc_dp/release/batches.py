@@ -1,19 +1,19 @@
-r"""Batches of units: their descriptions, the events they are accounted for as, and how the curator draws them.
+r"""Batches of units: descriptions, the accounted events, and the sampling algorithms of the curator.
 
-A sampler hands a description to the curator, which copies its numbers, compares them with the event that was paid
-for, and draws the batch. So no other kind of sampling can be accounted for than the one that is done, and
-a sampler learns nothing of the table.
+A sampler passes a description to the curator, which copies its numbers, compares them with the event that was paid
+for, and draws the batch. Therefore the accounting always covers the sampling that is done, and a sampler learns nothing
+about the table.
 
-*Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
-geometric, so a batch costs time in proportion to its own size and not to the table's. With U uniform on (0, 1) the gap
-is :math:`\lfloor \ln U / \ln(1-q) \rfloor`, exactly: :math:`P(\text{gap} \ge g) = P(U \le (1-q)^g) = (1-q)^g`. U is
-drawn bit by bit: 64 bits say that it lies in an interval, and floating point, whose error is bounded, settles
-almost every gap. Where the interval and the error do not settle it, more bits are drawn and the logarithms
-computed in decimal arithmetic, until they do. Were 256 bits not to be enough (probability below 2**-200), the lower
-end of the interval is taken. The law of a batch is that of independent coins of exactly the stated q but for that.
+*Poisson*: every unit is included independently with probability q. The gap before the next included unit is geometric,
+so the time to draw a batch is proportional to the size of the batch, not to that of the table. With U uniform on (0, 1)
+the gap is :math:`\lfloor \ln U / \ln(1-q) \rfloor`, exactly: :math:`P(\text{gap} \ge g) = P(U \le (1-q)^g) = (1-q)^g`.
+U is drawn bit by bit: 64 bits give an interval, and floating point, whose error is bounded, determines almost every
+gap. If interval and error leave several gaps, more bits are drawn and the logarithms computed in decimal arithmetic,
+until one gap is left. If 256 bits do not suffice (probability below 2**-200), the smaller gap is taken. Apart from
+that, the distribution of a batch is that of independent Bernoulli trials with exactly the stated q.
 
-*Without replacement*: the first b different values of a sequence of uniform ones are a uniform subset of size b.
-Uniform values below n come from 64-bit words by rejection, so they are exactly uniform.
+*Without replacement*: the first b different values of a sequence of uniform values are a uniform subset of size b.
+Uniform values below n are made from 64-bit words by rejection, so they are exactly uniform.
 """
 
 import math
@@ -36,11 +36,11 @@ from pymc_dp.accounting import (
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.release.noise import IntArray, NoiseSource, Words
 
-#: What one entry of the counts of clipped units counts, in clip bounds: 1 % more noise, or less.
+#: Weight of the indicators in counts of clipped units, in clip bounds: it raises the noise by 1 % at most.
 COUNT_WEIGHT = 0.1
-#: Relative error of ln(x) / ln(1 - q) in floating point, generously: four roundings and two logarithms.
+#: A generous bound of the relative error of ln(x) / ln(1 - q) in floating point: four roundings and two logarithms.
 _LOG_ERROR = 2.0**-48
-#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide then.
+#: Below this word, gaps are computed in decimal arithmetic: the interval of U is wide relative to U.
 _SMALL_WORD = 2.0**20
 _WORD_BITS = 64
 _MOST_BITS = 256
@@ -48,18 +48,18 @@ _MOST_BITS = 256
 
 @dataclass(frozen=True)
 class PoissonBatches(PoissonSampling):
-    """Batches in which every unit takes part independently.
+    """Batches that include every unit independently.
 
     Attributes
     ----------
     sampling_probability : float
-        In (0, 1], public: not computed from the number of units, which is protected.
+        A public number in (0, 1], not computed from the number of units, which is protected.
     """
 
     relation: ClassVar[Relation] = "add-remove"
     #: Sensitivity of a sum over a batch, divided by the clip bound.
     sensitivity_factor: ClassVar[float] = 1.0
-    #: What counts of clipped units make of it: a unit carries an indicator of being clipped and one of being there.
+    #: Factor of the sensitivity with counts of clipped units: a unit adds indicators of being clipped and included.
     count_factor: ClassVar[float] = math.sqrt(1.0 + 2.0 * COUNT_WEIGHT**2)
 
     def __post_init__(self) -> None:
@@ -78,7 +78,7 @@ class PoissonBatches(PoissonSampling):
         )
 
     def covered_by(self, event: Releases) -> bool:
-        """Return whether an event that was paid for is one of releases on such batches."""
+        """Return whether `event`, which was paid for, covers releases on such batches."""
         return event.sampling == PoissonSampling(self.sampling_probability)
 
 
@@ -91,12 +91,12 @@ class BatchesWithoutReplacement(SamplingWithoutReplacement):
     batch_size : int
         Between 1 and `n_units`.
     n_units : int
-        How many units there are, public.
+        The number of units, which is public.
     """
 
     relation: ClassVar[Relation] = "substitute"
     sensitivity_factor: ClassVar[float] = 2.0
-    #: A replaced unit changes one indicator, of being clipped, and the rest by twice the clip bound.
+    #: A replaced unit changes one indicator, of being clipped, and the other entries by twice the clip bound.
     count_factor: ClassVar[float] = math.sqrt(1.0 + (COUNT_WEIGHT / 2.0) ** 2)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class BatchesWithoutReplacement(SamplingWithoutReplacement):
         return BarkerReleases(kind, count, self.batch_size, self.n_units)
 
     def covered_by(self, event: Releases) -> bool:
-        """Return whether an event that was paid for is one of releases on such batches."""
+        """Return whether `event`, which was paid for, covers releases on such batches."""
         return event.sampling == SamplingWithoutReplacement(self.batch_size, self.n_units)
 
 
@@ -131,22 +131,22 @@ Batches = PoissonBatches | BatchesWithoutReplacement
 
 
 def drawn(batches: Batches, entropy: NoiseSource, n_units: int) -> IntArray:
-    """Return a fresh batch in increasing order. Confidential, with its size where that is random.
+    """Return a fresh batch in increasing order. Confidential; so is its size, if that is random.
 
-    A table with another number of units than was accounted for raises `PrivacyError`.
+    A table with another number of units than the accounted one raises `PrivacyError`.
     """
     if isinstance(batches, PoissonBatches):
         return _poisson_batch(entropy, batches.sampling_probability, n_units)
     if n_units != batches.n_units:
         raise PrivacyError("The table has another number of units than the one that batches were accounted for with.")
-    if 2 * batches.batch_size > n_units:  # drawing those left out takes fewer values
+    if 2 * batches.batch_size > n_units:  # the complement takes fewer values
         left_out = distinct_below(entropy, n_units, n_units - batches.batch_size)
         return np.delete(np.arange(n_units, dtype=np.int64), left_out)
     return np.sort(distinct_below(entropy, n_units, batches.batch_size))
 
 
 def _poisson_batch(entropy: NoiseSource, q: float, n_units: int) -> IntArray:
-    """Return the units that take part, each with probability `q`, in increasing order."""
+    """Return the included units, each with probability `q`, in increasing order."""
     if q == 1.0:
         return np.arange(n_units, dtype=np.int64)
     expected = q * n_units
@@ -163,12 +163,12 @@ def _poisson_batch(entropy: NoiseSource, q: float, n_units: int) -> IntArray:
 
 
 def geometric_gaps(entropy: NoiseSource, q: float, count: int, largest: int) -> IntArray:
-    """Return independent geometric numbers of failures before a success of probability `q`; larger ones are cut."""
+    """Return independent geometric numbers of failures before a success of probability `q`, at most `largest` each."""
     words = entropy.words(count)
     lower = words.astype(np.float64)
     with np.errstate(divide="ignore"):
         gaps = np.log((lower + 0.5) * 2.0**-_WORD_BITS) / math.log1p(-q)
-    # How far the gap may move within U's interval (one step of 2**64) and by rounding the word to 53 bits.
+    # The width of the gap's interval, from U's interval (one step of 2**64) and from rounding the word to 53 bits.
     width = (2.0**-52 + 2.0 / np.maximum(lower, 1.0)) / -math.log1p(-q)
     unsettled = (lower < _SMALL_WORD) | (np.abs(gaps - np.rint(gaps)) <= width + _LOG_ERROR * gaps)
     settled = np.minimum(gaps, float(largest)).astype(np.int64)
@@ -181,14 +181,14 @@ def _settled_gap(entropy: NoiseSource, q: float, word: int) -> int:
     """Return floor(ln U / ln(1 - q)) for the U whose first 64 bits are `word`, drawing more of its bits as needed."""
     bits = _WORD_BITS
     while True:
-        # A digit for each bit is three times what U needs; a small q takes digits of its own in ln(1 - q).
+        # One decimal digit for each bit is three times the necessary precision of U; a small q needs further digits.
         digits = bits + 40 - 2 * math.floor(math.log10(q))
         context = Context(prec=digits, rounding=ROUND_FLOOR, Emin=-(10**6), Emax=10**6)
         one_step = context.power(Decimal(2), -bits)
         log_rest = context.ln(context.subtract(Decimal(1), Decimal(q)))
         gaps = [
             math.floor(context.divide(context.ln(context.multiply(Decimal(end), one_step)), log_rest))
-            for end in (word + 1, word)  # the upper end of the interval of U has the smallest gap
+            for end in (word + 1, word)  # the upper end of the interval of U gives the smallest gap
             if end > 0
         ]
         if (word > 0 and gaps[0] == gaps[1]) or bits >= _MOST_BITS:
@@ -211,7 +211,7 @@ def uniform_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
 
 
 def distinct_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
-    """Return a uniform subset of size `count` of 0, ..., limit - 1: the first different ones of many uniform values."""
+    """Return a uniform subset of `count` of 0, ..., limit - 1: the first different values of a uniform sequence."""
     values = np.zeros(0, dtype=np.int64)
     while len(values) < count:
         values = np.concatenate([values, uniform_below(entropy, limit, 2 * (count - len(values)) + 8)])

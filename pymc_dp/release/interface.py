@@ -1,4 +1,4 @@
-"""The parts of queries, and their answers: plain numbers, all of them public."""
+"""Public parts of queries and releases: plain numbers."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ FloatArray = NDArray[np.float64]
 ExpansionPoint = expansion.ExpansionPoint
 Prediction = expansion.Prediction
 
-#: Squares of smaller numbers vanish in floating point, and norms with them; larger ones overflow.
+#: Squares of smaller numbers, and so norms, underflow in floating point; squares of larger numbers overflow.
 SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND = 1e-100, 1e100
 
 
@@ -28,9 +28,9 @@ class Release:
     noise_std : float
         Standard deviation of the noise in each entry of `value`; the noise itself is never kept.
     where : tuple of ndarray
-        The position, or positions, it was asked for at: each a vector of unconstrained parameters.
+        The point or points of the query: vectors of unconstrained parameters.
     levels : tuple of (str, str)
-        Of counts above a threshold: the column and the level that each entry of `value` counts.
+        For counts above a threshold: the column and the level of each entry of `value`.
     """
 
     kind: str
@@ -42,14 +42,14 @@ class Release:
 
 @dataclass(frozen=True, eq=False)
 class ReleasesOfIteration:
-    """The releases of one iteration as a single object, which arrays of statistics do not take apart."""
+    """The releases of one iteration as a single object, which NumPy does not convert to an array."""
 
     made: tuple[Release, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A point in units of its proposal's mean and covariance, which arrays of statistics do not take apart."""
+    """A point standardised by mean and covariance of its proposal, as an object that NumPy does not convert."""
 
     point: FloatArray
 
@@ -58,8 +58,8 @@ class Standardised:
 class GradientPrediction:
     """An expansion's prediction of a unit's gradient at `theta`, from its gradient g and curvature H at the centre.
 
-    ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight. `jacobian` has the shape (parameters,
-    parameters), the others (parameters,); they are the same for every unit.
+    The prediction is ``jacobian @ g - H @ direction + offset`` times the unit's weight. `jacobian` has the shape
+    (parameters, parameters), the others (parameters,); they are the same for every unit.
     """
 
     theta: FloatArray
@@ -70,7 +70,7 @@ class GradientPrediction:
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """A log-ratio between two points of which an expansion predicts `old` and `new`: the rest is asked for."""
+    """The remainder of a log-ratio between two points, beyond an expansion's predictions `old` and `new`."""
 
     point: ExpansionPoint
     old: Prediction

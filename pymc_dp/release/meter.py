@@ -1,12 +1,12 @@
-"""The counts of a curator: of releases that it may still make, and of units that its releases have clipped.
+"""The counts of a curator: of the releases that are left, and of units that its releases have clipped.
 
-Releases are counted down before the data is touched. Counts of clipped units are themselves released, with noise. A
-second release on the same batch would not be covered by the accounting: composition asks for a fresh batch each time.
-But a unit's contribution may have further entries: the indicator that the unit is clipped, and where the number of
-units is protected the indicator that the unit is in the batch, each times w of the clip bound b. That makes a
-contribution longer by a known factor, sqrt(1 + 2 w²) of b when a unit is added, sqrt(1 + (w / 2)²) of 2b when one is
-replaced (`count_factor` of `pymc_dp.release.batches`), and the release's noise covers it. Means over many batches are
-precise: the noise of one count is about (noise multiplier) / w.
+Releases are counted down before rows are read. Counts of clipped units are themselves released, with noise. A second
+release on the same batch would not be covered by the accounting: composition requires a fresh batch for each release.
+Instead a unit's contribution may have further entries: the indicator that the unit is clipped, and, if the number of
+units is protected, the indicator that the unit is in the batch, each times the weight w and the clip bound b. They
+increase the sensitivity by a known factor (`count_factor` of `pymc_dp.release.batches`): from b to sqrt(1 + 2 w²) b if
+a unit is added or removed, from 2b to sqrt(1 + (w / 2)²) 2b if a unit is replaced. The noise of the release grows by
+the same factor. Means over many batches are precise: the noise of one count is about (noise multiplier) / w.
 """
 
 import math
@@ -20,21 +20,20 @@ from pymc_dp.release.batches import Batches
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.release.noise import IntArray
 
-#: Events that a refusal names.
+#: The largest number of events that a refusal lists.
 _SHOWN = 3
 
 
 class Meter:
-    """Counts down what one curator may release.
+    """Counts down the releases of one curator.
 
-    Every release is taken from one event of `paid`, and is refused where none is left that was paid for with its
-    batches and with as little noise. Releases `without_noise` are let through of a budget of infinite epsilon, and of
-    no other.
+    Every release uses up one count of an event in `paid` with its kind and batches and with no more noise. Without such
+    an event it is refused. Releases `without_noise` are allowed for a budget of infinite epsilon only.
     """
 
     def __init__(self, paid: Sequence[Releases], *, without_noise: bool = False) -> None:
         self.without_noise = without_noise
-        # Those with the most noise first, so that a release is taken from the cheapest event that covers it.
+        # Events with the most noise first, so that a release uses the cheapest event that covers it.
         self._paid = sorted(paid, key=lambda event: -event.noise_needed)
         self._left = [event.count for event in self._paid]
 
@@ -47,10 +46,10 @@ class Meter:
         adds_noise: bool = True,
         delta: float = 0.0,
     ) -> None:
-        """Count one release, on batches or on all units; above a threshold, which spends a part of delta.
+        """Count one release, on `batches` or on all units; one above a threshold spends `delta`.
 
-        A decision adds no noise, for its noise is the test's own: it costs what decisions cost, and nothing else is
-        covered by what was paid for decisions. What was not paid for raises `BudgetExceeded`.
+        Decisions add no noise, since the test itself is random: only events of decisions cover them, and these cover
+        nothing else. A release that was not paid for raises `BudgetExceeded`.
         """
         left = [place for place, event in enumerate(self._paid) if event.kind == kind and self._left[place] > 0]
         if not left:
@@ -75,10 +74,7 @@ class Meter:
 
 
 class ClipTally:
-    """Exact counts of clipped units by kind of release, in the order of `kinds`, since they were last taken.
-
-    Confidential.
-    """
+    """Exact counts of clipped units by kind of release, in the order of `kinds`, since the last reset. Confidential."""
 
     def __init__(self, kinds: Iterable[str]) -> None:
         self._clipped = dict.fromkeys(kinds, 0)
@@ -88,15 +84,15 @@ class ClipTally:
         return len(self._clipped)
 
     def add(self, kind: str, n_clipped: int) -> None:
-        """Count the clipped units of one release."""
+        """Add the clipped units of one release."""
         if kind in self._clipped:
             self._clipped[kind] += n_clipped
             self._releases[kind] += 1
 
     def taken(self, n_protected: int | None) -> tuple[list[int], list[int]]:
-        """Return by kind how often units were clipped, and in how many releases (at least 1), and begin anew.
+        """Return by kind the total of clipped units and the number of releases (at least 1), and reset both.
 
-        The number of units follows, where it is protected: `n_protected`, which is None where it is public.
+        The last entry is `n_protected`, the number of units if that is protected; None: it is public.
         """
         counts, releases = list(self._clipped.values()), [max(1, number) for number in self._releases.values()]
         self._clipped = dict.fromkeys(self._clipped, 0)
@@ -105,9 +101,9 @@ class ClipTally:
 
 
 class BatchCounts:
-    """Counts that have been released on batches since they were last taken. Any use of them is free.
+    """Counts that were released on batches since the last reset: functions of them have no privacy cost.
 
-    Their entries: the clipped units, and where it is protected the number of units.
+    The entries are the clipped units, and the number of units if that is protected.
     """
 
     def __init__(self, entries: int) -> None:
@@ -123,7 +119,7 @@ class BatchCounts:
         self._total += counts[: self.entries] * scale
 
     def taken(self) -> Release:
-        """Return the mean over batches, and begin anew; nan if there was no batch."""
+        """Return the mean over batches, or nan without a batch, and reset the counts."""
         mean, noise_std = np.full(self.entries, np.nan), math.nan
         if self._made:
             mean, noise_std = self._total / self._made, math.sqrt(self._variance) / self._made

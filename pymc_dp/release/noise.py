@@ -1,8 +1,8 @@
-"""The only module that makes privacy noise: an exact discrete Gaussian on a public grid, and random bits for batches.
+"""The only module that draws privacy noise: an exact discrete Gaussian on a public grid, and random bits for batches.
 
-A continuous Gaussian drawn in floating point leaks through its rounding (Mironov 2012). Here clipped sums are
-exact integers, multiples of a grid that is about 2**40 times finer than the noise, and the noise is OpenDP's
-exact discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the operating system's entropy.
+A continuous Gaussian drawn in floating point leaks information by its rounding (Mironov 2012). Here clipped sums are
+exact integer multiples of a grid that is about 2**40 times finer than the noise, and the noise is OpenDP's exact
+discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the operating system's entropy.
 """
 
 import functools
@@ -20,7 +20,7 @@ from pymc_dp.exceptions import BudgetExceeded
 IntArray = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-#: Marks the seeded stream of batches, which is another than that of noise.
+#: Key of the seeded stream of batches, which differs from that of noise.
 _OF_BATCHES = 0xBA7C4
 _FINEST_BITS = 40
 _COARSEST_BITS = 35
@@ -28,16 +28,16 @@ _CAPACITY_BITS = 62  # a sum stays below 2**62, which leaves int64 room for nois
 
 
 def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: float, n_units: int | None) -> float:
-    """Return the grid: a power of two between 2**-35 and 2**-41 of the noise.
+    """Return the grid: a power of two between 2**-35 and 2**-41 times the standard deviation of the noise.
 
     Parameters
     ----------
     noise_multiplier, noise_std : float
-        Noise relative to the sensitivity, and as it is.
+        The standard deviation of the noise, relative to the sensitivity and absolute.
     sensitivity_factor : float
-        Sensitivity divided by the clip bound: 2 for substitution, 1 for adding or removing a unit.
+        The sensitivity divided by the clip bound: 2 for substitution, 1 for adding or removing a unit.
     n_units : int or None
-        Number of units where it is public; None keeps the grid free of it.
+        The number of units if it is public; None: the grid does not depend on it.
 
     Raises
     ------
@@ -58,9 +58,9 @@ def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: floa
 
 
 def grid_without_noise(bound: float, n_units: int) -> float:
-    """Return a grid for an exact sum that is released as it is: so fine that a sum over the units fits 64 bits.
+    """Return the grid of an exact sum that is released without noise: a sum over the units fits 64 bits.
 
-    For budgets without a limit only, which protect neither the rows nor their number.
+    For budgets of infinite epsilon only, which protect neither the rows nor their number.
     """
     bits = min(_FINEST_BITS, _CAPACITY_BITS - 2 - n_units.bit_length())
     return math.ldexp(1.0, math.frexp(bound)[1] - bits)
@@ -69,18 +69,18 @@ def grid_without_noise(bound: float, n_units: int) -> float:
 def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
     """Refuse a plan whose exact sums might not fit 64 bits, before it is charged, as `grid_for` does.
 
-    This is the one place where a protected number of units is looked at: tables of more than 67 million units
-    times the noise multiplier are refused under both neighbouring relations.
+    This is the only place that examines a protected number of units: tables of more than 67 million units times the
+    noise multiplier are refused under both neighbouring relations.
     """
     for noise_multiplier in noise_multipliers:
         if noise_multiplier <= NO_NOISE:
-            continue  # of a budget without a limit: see `grid_without_noise`; others can have no such noise
+            continue  # infinite epsilon only: see `grid_without_noise`
         grid_for(noise_multiplier, 1.0, 1.0, max(n_units, 1))  # a fold may have no unit
 
 
 @functools.lru_cache(maxsize=64)
 def _gaussian(scale: float, size: int) -> Any:
-    """Build OpenDP's mechanism; its `int` would be 32 bits wide, so ask for 64."""
+    """Build OpenDP's mechanism on 64-bit integers; its `int` has 32 bits."""
     import opendp.prelude as opendp  # noqa: PLC0415  brings in Polars
 
     opendp.enable_features("contrib")
@@ -89,7 +89,7 @@ def _gaussian(scale: float, size: int) -> Any:
 
 
 def warm_up() -> None:
-    """Load OpenDP before a run is charged and processes are forked: where that fails, nothing has been spent."""
+    """Load OpenDP before a run is charged and processes are forked: if loading fails, nothing has been spent."""
     _gaussian(1.0, 1)
 
 
@@ -105,12 +105,12 @@ class SecureNoise:
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
     def for_chain(self, key: tuple[int, ...]) -> "SecureNoise":
-        """Return itself: every draw is fresh entropy."""
+        """Return itself: every draw uses fresh entropy."""
         return self
 
 
 class InsecureNoise:
-    """Reproducible noise for tests and simulated data. Whoever knows the seed can remove it: no privacy."""
+    """Reproducible noise for tests and simulated data. It gives no privacy: with the seed it can be removed."""
 
     def __init__(self, seed: int | Sequence[int], key: tuple[int, ...] = ()) -> None:
         self._seed = seed
@@ -124,13 +124,13 @@ class InsecureNoise:
         return integers + noise.astype(np.int64)
 
     def words(self, count: int) -> Words:
-        """Return reproducible words."""
+        """Return reproducible 64-bit words."""
         return self._words.integers(0, 2**64, size=count, dtype=np.uint64)
 
     def for_chain(self, key: tuple[int, ...]) -> "InsecureNoise":
-        """Return the stream of one chain; chains never share noise."""
+        """Return the noise stream of one chain; chains never share noise."""
         return InsecureNoise(self._seed, key)
 
 
-#: Where noise, and the bits that batches and decisions are drawn by, come from.
+#: Sources of noise, and of the random bits of batches and decisions.
 NoiseSource = SecureNoise | InsecureNoise

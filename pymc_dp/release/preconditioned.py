@@ -1,7 +1,7 @@
-"""Queries of derivatives along chosen axes: scores without the bias of clipping, expected curvatures, and gradients.
+"""Queries of derivatives along given axes: scores corrected for clipping bias, expected curvatures, and gradients.
 
-Scores and curvatures are of regressions whose responses the model knows; gradients are less what an expansion predicts
-of them.
+Centred scores and expected curvatures require a model with known possible responses. An expansion's prediction can be
+subtracted from gradients.
 """
 
 from dataclasses import dataclass
@@ -48,30 +48,29 @@ class PreconditionedScore(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class UpperScore(PreconditionedScore):
-    """The sum of what preconditioned scores are on average with responses above the median, each clipped.
+    """The sum of partial means of preconditioned scores over responses above the median, each clipped.
 
-    The average is over responses that the model draws at the point for the unit's own covariates: no response of the
-    table is asked for. Where all units tell as much of their linear predictors, the inverse expected curvature times
-    this sum is the direction in which all predictors rise by the same.
+    The mean is over responses from the model at the point, given the unit's own covariates: no response of the table is
+    used. If all units have the same information on their linear predictors, the inverse expected curvature times this
+    sum is the direction in which all predictors rise by the same amount.
     """
 
     kind: str = "upper_score"
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the means of the upper scores."""
+        """Return the partial means of the scores."""
         return upper_scores_of(chunk, self.point).T
 
 
 @dataclass(frozen=True, eq=False)
 class CentredScore(PreconditionedScore):
-    """The sum of preconditioned scores, each clipped, with the mean of the clipped parts added again.
+    """The sum of preconditioned scores, each clipped, plus the mean of the clipped parts.
 
-    The average is over responses that the model draws at the point for the unit's own covariates. Units of several
-    rows, and those whose responses the model does not know, are clipped alone. With the mean added a vector may be
-    longer than the bound: it is clipped once more. At the true parameters the sum is zero on average but for what the
-    second clip takes off.
-    That is small where responses that the first one clips are rare: a response of probability p that is clipped by c
-    leaves a bias of p² c or so, where clipping alone leaves one of p c.
+    The mean is over responses from the model at the point, given the unit's own covariates. Scores of units of several
+    rows, and those without known possible responses, are only clipped. With the mean a contribution may exceed the
+    bound: it is clipped a second time. At the true parameters the mean of the sum is zero, except for the effect of the
+    second clipping. That effect is small if the responses that the first clipping reduces are rare: a response of
+    probability p that is reduced by c causes a bias of about p² c, instead of p c without the correction.
 
     References
     ----------
@@ -81,15 +80,15 @@ class CentredScore(PreconditionedScore):
     kind: str = "centred_score"
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the clipped scores with the mean of the clipped parts."""
+        """Return the clipped scores plus the mean of the clipped parts."""
         return centred_scores_of(chunk, self.point).T
 
 
 class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
     """A sum of packed curvatures that have no negative eigenvalue.
 
-    Those of a unit's rows are added up, each addition rounded by 2**-53 of the sum: of less than a million rows this is
-    far below the room that there is in `apart`.
+    The curvatures of a unit's rows are added, each addition with a relative rounding error of 2**-53: for less than a
+    million rows the total is far below the margin in `apart`.
     """
 
     apart: ClassVar[float] = (1.0 + 2.0**-20) * NonNegative.apart
@@ -105,11 +104,11 @@ class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
         return self.point.clip_curvature
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return room for truncations to the grid, which may make small eigenvalues negative."""
+        """Return a margin for truncation to the grid, which may make small eigenvalues negative."""
         return float(self.size)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse to clip scores to a negative bound, which would make eigenvalues negative."""
+        """Refuse bounds of scores that are not positive: a negative one would make eigenvalues negative."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         super().refuse_if_unsafe(facts)
@@ -117,19 +116,19 @@ class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class ExpectedCurvature(_WithoutNegativeEigenvalues):
-    """The sum of units' expected curvatures, preconditioned, each cut.
+    """The sum of units' expected curvatures, preconditioned, each clipped.
 
-    The mean over responses that the model draws for a unit's own covariates of the outer product of its clipped score
-    with its score: by how much the centred score changes with the parameters. Packed as in
+    An expected curvature is the mean, over responses from the model given a unit's own covariates, of the outer product
+    of its clipped score with its score: the derivative of the expected centred score. Packed as in
     `pymc_dp.release.queries.Curvature`.
 
     Notes
     -----
     The inner product of two packed matrices without negative eigenvalues is the trace of their product, which is not
     negative. Two of them of norm at most b therefore differ by at most √2 b. Entries are rounded, relative to the norm,
-    by a few 2**-53 for each response: matrices are cut by 2**-40 more than needed. They are truncated to the grid:
-    those on the diagonal, which are not negative, then differ by less than a step more, the others by less than two,
-    together by less than a step for each entry. A bound of at least 1e-100 keeps what underflows far below.
+    by a few 2**-53 for each response: matrices are clipped by 2**-40 more than needed. They are truncated to the grid:
+    entries on the diagonal, which are not negative, then differ by less than one step more, the others by less than
+    two, together by less than a step for each entry. A bound of at least 1e-100 makes underflow negligible.
     """
 
     point: ExpansionPoint
@@ -142,11 +141,11 @@ class ExpectedCurvature(_WithoutNegativeEigenvalues):
 
 @dataclass(frozen=True, eq=False)
 class OneDirectionCurvature(_WithoutNegativeEigenvalues):
-    """The sum of units' curvatures, preconditioned, each cut, of likelihoods that curve in one direction a unit.
+    """The sum of units' curvatures, preconditioned, each clipped, for likelihoods with a rank-one curvature per unit.
 
-    As normal regressions do in the parameters of their mean. Units whose score is longer than the bound of scores have
-    none. The summed matrix has no negative eigenvalue, whatever the likelihood: see `ExpectedCurvature` for what
-    follows. Packed as in `pymc_dp.release.queries.Curvature`.
+    Normal regressions have such curvatures in the parameters of their mean. Units whose score exceeds the bound of
+    scores contribute zero. The summed matrix has no negative eigenvalue, whatever the likelihood: the sensitivity of
+    `ExpectedCurvature` applies. Packed as in `pymc_dp.release.queries.Curvature`.
     """
 
     point: ExpansionPoint
@@ -159,7 +158,7 @@ class OneDirectionCurvature(_WithoutNegativeEigenvalues):
 
 @dataclass(frozen=True, eq=False)
 class _OfGradients(SumOverUnits):
-    """Gradients of units along axes, less what an expansion predicts: see `PreconditionedGradient`."""
+    """Gradients of units along axes, less an expansion's prediction: see `PreconditionedGradient`."""
 
     point: ExpansionPoint
     axes: FloatArray
@@ -178,8 +177,7 @@ class _OfGradients(SumOverUnits):
         predicted = self.prediction
         found = chunk.scores(predicted.theta, self.axes)
         if predicted.jacobian.any():
-            at_centre = preconditioned(predicted.jacobian.T, self.axes).T
-            found -= chunk.scores(self.point.theta, at_centre)
+            found -= chunk.scores(self.point.theta, preconditioned(predicted.jacobian.T, self.axes).T)
         if predicted.direction.any():
             found += chunk.curvatures_along(self.point.theta, predicted.direction, self.axes)
         if predicted.offset.any():
@@ -191,13 +189,13 @@ class _OfGradients(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class PreconditionedGradient(_OfGradients):
-    """The sum of log-likelihood gradients along axes, less what an expansion predicts of each, each clipped.
+    """The sum of log-likelihood gradients along axes, less an expansion's prediction of each, each clipped.
 
-    With a unit's weight w, which the preconditioner and bound of the point set, a contribution is ``axes.T @ (w
-    gradient - w predicted)``, clipped to `clip_bound`. With nothing predicted it is the sum of preconditioned
-    gradients, each clipped. With an expansion's prediction it is a control variate: near the centre the remainders are
-    small, and so are bound and noise. With `batches` it is the sum over a fresh batch, not scaled up to all units, and
-    if `counted`, counts of clipped units are released with it.
+    With a unit's weight w, which follows from the preconditioner and bound of the point, a contribution is ``axes.T @
+    (w gradient - w predicted)``, clipped to `clip_bound`. With a prediction of zero the query is a sum of
+    preconditioned gradients. Otherwise the prediction is a control variate: near the centre the remainders are small,
+    and so are bound and noise. With `batches` the sum is over a fresh batch, not scaled up to all units, and if
+    `counted`, counts of clipped units are released with it.
 
     References
     ----------
@@ -221,7 +219,7 @@ class PreconditionedGradient(_OfGradients):
 
 @dataclass(frozen=True, eq=False)
 class GradientSizes(CountsByNorm, _OfGradients):
-    """How many units have such a gradient of a norm in each half octave."""
+    """Numbers of units by half octaves of the norm of the remainder of `PreconditionedGradient`."""
 
     smallest: float
     bins: int

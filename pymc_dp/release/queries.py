@@ -1,15 +1,15 @@
-"""Every kind of release: its question to the rows, how far the answer can move, and its name.
+"""Every kind of release: its sum over units, its sensitivity, and its name.
 
-A query is a frozen description made of numbers. A sampler makes one and hands it to the curator, which copies it as
-plain numbers (`plain`), pays for it, and only then has it evaluated. Each class says
+A query is a frozen description made of numbers. A sampler makes a query and passes it to the curator, which copies it
+as plain numbers (`plain`), pays for it, and only then evaluates it. Each class defines
 
 - `kind`: the name under which the release is planned, paid for and published;
-- `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in whole steps of a public grid;
-- `apart` and `rounding`: where a unit is replaced, the sum moves by at most ``apart · bound`` in Euclidean norm, where
-  one is added or removed by `bound`, and by `rounding` steps of the grid more where the sum is rounded as a whole.
+- `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in integer steps of a public grid;
+- `apart` and `rounding`: the sum changes in Euclidean norm by at most ``apart · bound`` if a unit is replaced, by at
+  most `bound` if a unit is added or removed, and by `rounding` steps of the grid more if the sum is rounded as a whole.
 
-The curator answers the classes in `QUERIES` and no others: a new kind of release is a class here, with its proof, and
-the sampler that asks for it.
+The curator answers the classes in `QUERIES` and no others. A new kind of release is a class here, with its proof, and a
+sampler that requests it.
 """
 
 import math
@@ -48,7 +48,7 @@ from pymc_dp.release.surveys import (
 )
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
-#: More than the roundings of a square root and a product.
+#: An upper bound of the rounding of a square root and a product.
 _ROUNDING = 1.0 + 2.0**-50
 
 
@@ -56,9 +56,8 @@ _ROUNDING = 1.0 + 2.0**-50
 class GradientSum(Query):
     """The sum of log-likelihood gradients at `theta`, each clipped to a Euclidean norm.
 
-    Of those value variables alone that `blocks` says, one entry for each; the others have no entry. With `batches` it
-    is the sum over a fresh batch, not scaled up to all units, and if `counted`, counts of clipped units are released
-    with it.
+    `blocks`, with one entry for each value variable, selects the variables to differentiate by. With `batches` the sum
+    is over a fresh batch, not scaled up to all units, and if `counted`, counts of clipped units are released with it.
     """
 
     theta: FloatArray
@@ -88,28 +87,28 @@ class LogRatioSum(Query):
 
 
 def sensitivity(scale: float, bound: float, batch_size: int) -> float:
-    r"""Return the largest movement of :math:`f` when one unit of the batch is replaced; rounding not included.
+    r"""Return the sensitivity of :math:`f` to the replacement of one unit of the batch, without rounding.
 
     With :math:`a` = `scale` :math:`= n T / b` and clipped log-ratios :math:`|r_i| \le M` of the b units of a batch,
 
     .. math:: f(r) = a \sum_i r_i - \frac{a^2}{2} \Big( \sum_i r_i^2 - \frac1b \Big(\sum_i r_i\Big)^2 \Big).
 
-    Replacing one unit moves f by at most :math:`2 a M + 2 (1 - 1/b) a^2 M^2`. Proof: let S be the sum of the other
-    units, :math:`|S| \le (b - 1) M`, and x become x'. Then the bracket moves by at most
+    Replacing one unit changes f by at most :math:`2 a M + 2 (1 - 1/b) a^2 M^2`. Proof: let S be the sum of the other
+    units, :math:`|S| \le (b - 1) M`, and let x' replace x. Then the bracket changes by at most
     :math:`(1 - 1/b) |x^2 - x'^2| + \frac2b |S| |x - x'| \le (1 - 1/b)\, u\, (|x + x'| + 2M)` with :math:`u = |x - x'|`,
     and :math:`|x + x'| \le 2M - u` gives :math:`(1 - 1/b)\, u\, (4M - u) \le (1 - 1/b)\, 4 M^2`. (The published bound
-    has :math:`3 (1 - 1/b) a^2 M^2` for the second term; it is valid but loose.)
+    has :math:`3 (1 - 1/b) a^2 M^2` as its second term; it is valid but loose.)
     """
-    reach = scale * bound
-    exact = 2.0 * reach + 2.0 * (1.0 - 1.0 / batch_size) * reach**2
-    return exact * (1.0 + 2.0**-50)  # for the roundings of this line
+    scaled = scale * bound
+    exact = 2.0 * scaled + 2.0 * (1.0 - 1.0 / batch_size) * scaled**2
+    return exact * (1.0 + 2.0**-50)  # for the rounding of the line above
 
 
 def penalised(moments: ClippedMoments, unit: Fraction, grid: float) -> int:
-    """Return f of the batch's log-ratios as a multiple of `grid`, rounded toward zero; a step of theirs counts `unit`.
+    """Return f in multiples of `grid`, rounded toward zero; a step of the log-ratios has the length `unit`.
 
-    The sums are exact integers on a grid; f is then an exact fraction, rounded once toward zero to a second grid. Two
-    values x apart are at most x and one step of that grid apart after rounding.
+    The sums are exact integers in steps; f is then an exact fraction, rounded once toward zero to `grid`. By rounding,
+    the difference of two values grows by at most one step of that grid.
     """
     total, variance = moments.scaled(unit)
     return math.trunc((total - variance / 2) / Fraction(grid))
@@ -117,11 +116,11 @@ def penalised(moments: ClippedMoments, unit: Fraction, grid: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class VariancePenalisedLogRatio(Query):
-    """The tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance.
+    """The estimate of the tempered log-ratio from a fresh batch, less half of the estimate's variance.
 
-    One number f of all log-ratios of the batch, each clipped to `clip_bound`, not a sum; `sensitivity` has the proof
-    how far it moves. What an expansion predicts of log-ratios is taken off them, where it is given: f is of the rest.
-    If `counted`, counts of clipped units are released with it.
+    The answer is one function f of all log-ratios of the batch, each clipped to `clip_bound`, not a sum; the proof of
+    its sensitivity is in `sensitivity`. With `expanded`, the expansion's prediction is subtracted from each log-ratio
+    before clipping. If `counted`, counts of clipped units are released with it.
     """
 
     theta: FloatArray
@@ -132,10 +131,10 @@ class VariancePenalisedLogRatio(Query):
     counted: bool = False
     expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
-    apart: ClassVar[float] = 1.0  # the bound is that of a replacement already
+    apart: ClassVar[float] = 1.0  # `bound` is the sensitivity to a replacement
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return the largest movement of f when one unit of the batch is replaced."""
+        """Return the sensitivity of f to the replacement of one unit of the batch."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
 
     def rounding(self, facts: PublicFacts) -> float:
@@ -143,11 +142,11 @@ class VariancePenalisedLogRatio(Query):
         return 1.0
 
     def n_terms(self, facts: PublicFacts) -> int:
-        """Return the size of the batch: f is at most half as many bounds."""
+        """Return the size of the batch: |f| is at most half of that times the bound."""
         return self.batches.batch_size
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse clip bounds that are out of range, and powers that are not positive."""
+        """Refuse clip bounds that are out of range, and tempering powers that are not positive."""
         check_bound(self.clip_bound)
         _refuse_power(self.tempering)  # the sensitivity of a negative power is that of its absolute value
         super().refuse_if_unsafe(facts)
@@ -161,10 +160,10 @@ class VariancePenalisedLogRatio(Query):
 
 @dataclass(frozen=True, eq=False)
 class BarkerDecision(Query):
-    """Whether the Barker test on a fresh batch accepts: 1 or 0. No noise is added: the test itself is random.
+    """The decision of the Barker test on a fresh batch: 1 (accept) or 0. No noise is added: the test itself is random.
 
-    `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal. What an expansion predicts of
-    log-ratios is taken off them, where it is given, and `log_free_ratio` holds it for all units.
+    `log_free_ratio` is the part of the log-ratio without privacy cost: prior and proposal. With `expanded`, the
+    expansion's prediction is subtracted from each log-ratio, and `log_free_ratio` includes it for all units.
     """
 
     theta: FloatArray
@@ -181,16 +180,16 @@ class BarkerDecision(Query):
         return barker_correction.clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse powers that are not positive, which no bound is prescribed for."""
+        """Refuse tempering powers that are not positive: the test has no bound for them."""
         _refuse_power(self.tempering)
         super().refuse_if_unsafe(facts)
 
     def exact_sum(self, on: Evaluation) -> ClippedSum:
-        """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
+        """Refuse: log-ratios are only used to draw a decision, and are not released otherwise."""
         raise PrivacyError("The log-ratios behind a decision are not released.")
 
     def log_ratios(self, on: Evaluation) -> tuple[ClippedMoments, Fraction]:
-        """Return the moments of the batch's clipped log-ratios, in steps, and what a step counts. Confidential."""
+        """Return the moments of the batch's clipped log-ratios, in steps, and the length of a step. Confidential."""
         return _batch_log_ratios(self, self.bound(on.facts), on)
 
 
@@ -203,9 +202,9 @@ def _refuse_power(tempering: float) -> None:
 def _batch_log_ratios(
     query: VariancePenalisedLogRatio | BarkerDecision, clip: float, on: Evaluation
 ) -> tuple[ClippedMoments, Fraction]:
-    """Return the moments of the clipped log-ratios of a batch, in steps of a grid. Confidential.
+    """Return the moments of the clipped log-ratios of a batch, in steps of a grid, and the length of a step.
 
-    And what one step counts in the tempered log-ratio of all units.
+    The length is that in the tempered log-ratio of all units. Confidential.
     """
     if on.batch is None:
         raise PrivacyError("A test on a batch is asked of a fresh batch.")
@@ -220,7 +219,7 @@ def _clipped_log_ratios(
 ) -> tuple[ClippedMoments, float]:
     """Return moments of clipped log-ratios, or of their remainders beyond an expansion, and their grid.
 
-    Of some units or of all. On the grid, clipped log-ratios stay below 2**41 steps.
+    The moments are over `units`, or all. Clipped log-ratios are below 2**41 steps of the grid.
     """
     check_bound(clip)
     grid = math.ldexp(1.0, math.frexp(clip)[1] - 41)
@@ -230,9 +229,10 @@ def _clipped_log_ratios(
 
 
 class _Counts(Query):
-    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1, a replaced one, too.
+    """Means of counts of clipped units.
 
-    Its share of a mean is between 0 and 1.
+    A unit adds between 0 and 1 to each of `entries` means: adding, removing or replacing a unit changes each by at most
+    1.
     """
 
     kind: ClassVar[str] = "clip_count"
@@ -243,15 +243,15 @@ class _Counts(Query):
         return 1
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return the largest movement of all means together by one unit, in Euclidean norm."""
+        """Return the sensitivity of the vector of means in Euclidean norm."""
         return math.sqrt(self.entries(facts)) * _ROUNDING
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return the norm of one step in every entry: means are rounded down."""
+        """Return the norm of one step in every entry, because means are rounded down."""
         return self.bound(facts)
 
     def means(self, on: Evaluation, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
-        """Return counts divided by the number of releases that each is a sum over, rounded down to the grid."""
+        """Return counts divided by their numbers of releases, rounded down to the grid."""
         if len(counts) != self.entries(on.facts):
             raise PrivacyError("There are more counts than the noise of their release is meant for.")
         grid = Fraction(on.grid)
@@ -261,10 +261,10 @@ class _Counts(Query):
 
 @dataclass(frozen=True, eq=False)
 class ClipCounts(_Counts):
-    """How many units were clipped, on average over the releases since the last such query.
+    """Mean numbers of clipped units over the releases since the last such query.
 
-    Entries: for each planned kind the clipped units in a release, and where the number of units is protected
-    (add-remove) that number.
+    The entries are the clipped units in a release of each planned kind, and the number of units if that is protected
+    (add-remove).
     """
 
     def entries(self, facts: PublicFacts) -> int:
@@ -278,11 +278,11 @@ class ClipCounts(_Counts):
 
 @dataclass(frozen=True, eq=False)
 class DecisionClipCounts(_Counts):
-    """How many of all units the Barker test would clip, on average over moves.
+    """The number of all units whose log-ratios the Barker test would clip, as a mean over moves.
 
-    Of all units, not of the decisions' batches: those have been asked once, and are not to be known. Only where the
-    number of units is public. A move is the points that it leads from and to, or what an expansion predicts there. The
-    batches that are `decided_on` set the clip bound; none is drawn here.
+    The count is over all units, not over the batches of the decisions, which were used for one release and stay
+    confidential. It requires a public number of units. A move is a pair of points, or of an expansion's predictions.
+    The batches `decided_on` determine the clip bound; no batch is drawn here.
     """
 
     moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
@@ -290,7 +290,7 @@ class DecisionClipCounts(_Counts):
     tempering: float
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse where the number of units is protected, and where there is nothing to count."""
+        """Refuse if the number of units is protected, and if there is no move."""
         if facts.n_units is None:
             raise PrivacyError("How many units decisions clip is released where the number of units is public.")
         if not self.moves:
@@ -331,29 +331,29 @@ class Curvature(Query):
 
 @dataclass(frozen=True, eq=False)
 class UnitCount(Query):
-    """How many units there are, where that is protected: settings go by it."""
+    """The number of units, where it is protected. Settings of samplers depend on it."""
 
     kind: str = "unit_count"
     clip_bound = 1.0
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse where the number of units is public."""
+        """Refuse if the number of units is public."""
         if facts.n_units is not None:
             raise PrivacyError("The number of units is public under this relation: nothing has to be released of it.")
         super().refuse_if_unsafe(facts)
 
     def exact_sum(self, on: Evaluation) -> ClippedSum:
-        """Return the number."""
+        """Return the number of units."""
         return ClippedSum(np.array([on.rows.n_units * int(1.0 / on.grid)]), on.grid, 1.0, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class ClippingLoss(Query):
-    """The sum of what weights take off scores at an expansion point, in multiples of the clip bound.
+    """The sum of the reductions of scores' norms by weights at an expansion point, in multiples of the clip bound.
 
-    A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
-    between 0 and 1 moves by at most 1 when one is replaced, added or removed. Where the number of units is public, a
-    half is taken off each and added again to the noisy sum: twice the bound of the rest is 1 again.
+    A unit contributes at most 1: a norm beyond twice the bound counts as twice the bound. A sum of numbers between 0
+    and 1 changes by at most 1 if one number is replaced, added or removed. If the number of units is public, a half is
+    subtracted from each number and added to the noisy sum again: twice the bound of the differences is 1, too.
     """
 
     point: ExpansionPoint
@@ -361,20 +361,20 @@ class ClippingLoss(Query):
 
     @staticmethod
     def _less(facts: PublicFacts) -> float:
-        """Return the number that is taken off one between 0 and 1 to make its bound small."""
+        """Return the number to subtract from each contribution between 0 and 1, to reduce its bound."""
         return 0.0 if facts.n_units is None else 0.5
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return a half, or 1 where the number of units is protected."""
+        """Return a half, or 1 if the number of units is protected."""
         return 1.0 - self._less(facts)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse a bound of scores that is none."""
+        """Refuse bounds of scores that are out of range."""
         check_bound(self.point.clip_gradient)
         super().refuse_if_unsafe(facts)
 
     def exact_sum(self, on: Evaluation) -> ClippedSum:
-        """Return the sum of clipping losses, each less a half where the number of units is public."""
+        """Return the sum of clipping losses, each less a half if the number of units is public."""
         return on.rows.expansion(self.point).clipping_loss(on.grid, self._less(on.facts))
 
     def published(self, value: FloatArray, facts: PublicFacts) -> FloatArray:
@@ -384,9 +384,9 @@ class ClippingLoss(Query):
 
 @dataclass(frozen=True, eq=False)
 class Residual(Query):
-    """The sum of the remainders of weighted log-ratios beyond what an expansion predicts, each clipped to `clip_bound`.
+    """The sum of the remainders of weighted log-ratios beyond an expansion, each clipped to `clip_bound`.
 
-    `old` and `new` are what it predicts at both points.
+    `old` and `new` are the expansion's predictions at both points.
     """
 
     point: ExpansionPoint
@@ -400,7 +400,7 @@ class Residual(Query):
         return on.rows.expansion(self.point).residual(self.old, self.new, self.clip_bound, on.grid)
 
 
-#: What the curator answers: a reviewer reads these classes.
+#: The queries that the curator answers: a reviewer reads these classes.
 QUERIES: tuple[type[Query], ...] = (
     *(GradientSum, LogRatioSum, VariancePenalisedLogRatio, BarkerDecision, ClipCounts, DecisionClipCounts),
     *(Curvature, UnitCount, ClippingLoss, Residual),
@@ -414,11 +414,10 @@ QUERIES: tuple[type[Query], ...] = (
 
 
 def plain(query: Query) -> Query:
-    """Return a copy of a query with nothing in it but numbers that are the curator's own.
+    """Return a copy of a query that holds only numbers of the curator's own.
 
-    Samplers hand queries to the curator. An object of another class, or one that is changed later, could be paid for as
-    one thing and evaluated as another: one of none of the classes in `QUERIES`, a subclass of them included, raises
-    `PrivacyError`.
+    Samplers pass queries to the curator. An object of another class, or one that is changed later, could be paid for as
+    one query and evaluated as another. Objects of classes outside `QUERIES`, subclasses included, raise `PrivacyError`.
     """
     if not any(type(query) is known for known in QUERIES):  # by identity: a metaclass can claim equality
         raise PrivacyError(

@@ -1,7 +1,7 @@
-"""What a query is: what it is evaluated on, and what each kind of release has to say. The kinds are in `queries`.
+"""Base classes of queries, and the arguments of their evaluation. The kinds of release are in `queries`.
 
-Everything that a query states of itself (`bound`, `factor`, `rounding`, `n_terms`) is a function of its own numbers and
-of what is public of the curator.
+The properties of a query (`bound`, `factor`, `rounding`, `n_terms`) are functions of its own numbers and of public
+facts of the curator.
 """
 
 import dataclasses
@@ -26,30 +26,30 @@ from pymc_dp.rows.partitioned import PartitionedUnits
 
 IntArray = NDArray[np.int64]
 
-#: What queries are evaluated on: sums over units of clipped contributions. Confidential.
+#: The row engines, which compute sums over units of clipped contributions. Confidential.
 Rows = UnitLikelihood | PartitionedUnits
 
-#: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
+#: A sum of contributions of norm at most b changes by at most 2b if a unit is replaced, b if one is added or removed.
 SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """The public facts of a curator: its relation, the number of units, the number of kinds that are counted."""
+    """The public facts of a curator."""
 
     relation: str
-    #: The number of units, where it is public: None under add-remove.
+    #: The number of units if it is public; None under add-remove.
     n_units: int | None
-    #: The number of kinds of releases whose clipped units are counted.
+    #: The number of kinds of releases with counts of clipped units.
     n_counts: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential."""
+    """The arguments of the evaluation of a query that has been paid for. Confidential."""
 
     rows: Rows
-    #: The number of units that earlier releases have clipped.
+    #: Counts of units that earlier releases have clipped.
     tally: ClipTally
     facts: PublicFacts
     #: A power of two, public: the exact sum is a multiple of it.
@@ -59,13 +59,13 @@ class Evaluation:
 
 
 class Query(ABC):
-    """A kind of release: a frozen dataclass of numbers, arrays and names, which says what `queries` lists."""
+    """A kind of release: a frozen dataclass of numbers, arrays and names. `queries` lists its definitions."""
 
-    #: Whether noise is added to the answer; a decision's noise is part of its test.
+    #: Whether noise is added to the answer; the noise of a decision is part of its test.
     adds_noise: ClassVar[bool] = True
     #: Whether counts of clipped units are released with a sum over a batch, as further entries.
     counted: bool = False
-    #: The largest norm of a unit's contribution, where it depends on nothing that is public of the curator.
+    #: The largest norm of a unit's contribution, if it does not depend on public facts of the curator.
     clip_bound: float
 
     @property
@@ -75,19 +75,19 @@ class Query(ABC):
 
     @property
     def apart(self) -> float:
-        """How many bounds any two contributions are apart, at most."""
+        """The largest distance of two contributions, in bounds."""
         return 2.0
 
     @property
     def sampled(self) -> Batches | None:
-        """The batches of which a fresh one is drawn: `batches`, where there are any; None: all units are asked."""
+        """The batches of which a fresh one is drawn: `batches`, if there are any; None: the sum is over all units."""
         return getattr(self, "batches", None)
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """Copies of the points that are asked about: where something is predicted, else `theta`, else the centre.
+        """Copies of the points of the query: those of predictions, or else `theta`, or else the centre.
 
-        An empty one is none. The row engine keeps the query's own points, with what it computed there.
+        Empty points are left out. Copies, since the row engine caches results under the query's own points.
         """
         predicted = [getattr(self, name).theta for name in ("prediction", "old", "new") if hasattr(self, name)]
         own = [getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name)]
@@ -99,19 +99,19 @@ class Query(ABC):
         return self.clip_bound
 
     def factor(self, facts: PublicFacts) -> float:
-        """Return the movement of the sum between neighbouring tables, in bounds."""
+        """Return the sensitivity of the sum, in bounds."""
         return min(SENSITIVITY_FACTOR[facts.relation], self.apart)
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return the further movement where the sum is rounded as a whole, in steps of the grid."""
+        """Return the further sensitivity from rounding the sum as a whole, in steps of the grid."""
         return 0.0
 
     def n_terms(self, facts: PublicFacts) -> int | None:
-        """Return the number of contributions that are summed; None where that is protected."""
+        """Return the number of contributions that are summed; None if that is protected."""
         return facts.n_units
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse what no sensitivity is known for, before anything is paid.
+        """Refuse queries without a known sensitivity, before they are paid for.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Query(ABC):
 
     @abstractmethod
     def exact_sum(self, on: Evaluation) -> ClippedSum:
-        """Return the exact sum over the units that are asked. Confidential."""
+        """Return the exact sum over the units of the evaluation. Confidential."""
 
     def published(self, value: FloatArray, facts: PublicFacts) -> FloatArray:
         """Return the published form of the noisy sum."""
@@ -130,7 +130,7 @@ class Query(ABC):
 
 
 class SumOverUnits(Query):
-    """A sum of contributions that are computed chunk by chunk, and that the row engine clips to the bound, last of all.
+    """A sum of contributions that are computed chunk by chunk, and finally clipped to the bound by the row engine.
 
     See `pymc_dp.rows.likelihood.UnitLikelihood.sum_over_units`.
     """
@@ -138,12 +138,12 @@ class SumOverUnits(Query):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many entries a contribution has."""
+        """The number of entries of a contribution."""
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse arrays that do not fit the model, which compiled loops would read beyond.
+        """Refuse arrays that do not fit the model: compiled loops would read out of bounds.
 
-        Before rows are read: a table without units would raise nothing.
+        The check is made before rows are read, because a table without units would raise no error.
 
         Raises
         ------
@@ -166,7 +166,7 @@ class SumOverUnits(Query):
 
 
 class NonNegative(Query):
-    """A sum of contributions that have no negative inner product with each other, such as counts.
+    """A sum of contributions whose inner products with each other are not negative, such as counts.
 
     Two such vectors of norm at most b differ by at most √2 b, not 2b.
     """
@@ -175,7 +175,7 @@ class NonNegative(Query):
 
 
 def check_bound(bound: float) -> None:
-    """Refuse a bound that floating point cannot keep."""
+    """Refuse a bound that is out of the range of floating-point norms."""
     if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
         raise PrivacyError(
             f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
@@ -184,20 +184,20 @@ def check_bound(bound: float) -> None:
 
 
 def plain_copy(kind: Any, value: Any) -> Any:
-    """Return a copy with nothing in it but plain numbers and strings, as the type of a field declares them.
+    """Return a copy that holds only plain numbers and strings, as the type of a field declares them.
 
-    An object of another class could answer otherwise when it is asked again, and an array could be changed by whoever
-    holds it: after it was paid for, or while the row engine keeps what it computed there. `kind` is a number, a string,
-    an array of float64, batches, a tuple, a dataclass of these, or one of several. A description of batches that the
+    An object of another class could return another value when it is read again, and an array could be changed by its
+    owner: after it was paid for, or while the row engine caches results for it. `kind` is the type of a number, a
+    string, an array of float64, batches, a tuple, a dataclass of these, or a union. A description of batches that the
     curator does not draw raises `PrivacyError`.
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind in (bool, float, int):
         return kind(value)
     if kind is str or origin is typing.Literal:
-        return str.__str__(value)  # it compares and hashes as its letters do
+        return str.__str__(value)  # a subclass could compare or hash differently
     if kind == FloatArray:
-        # Two steps: an object's own `__array__` may say that it made a copy, and keep what it returned.
+        # Two steps: an object's own `__array__` may claim a copy, and keep a reference to the returned array.
         return np.asarray(value, dtype=np.float64).copy()
     if origin is tuple:
         entries = tuple(value)
@@ -206,7 +206,7 @@ def plain_copy(kind: Any, value: Any) -> Any:
     if value is None and types.NoneType in parts:
         return None
     if BatchesWithoutReplacement in (kind, *parts):
-        # An object of another class, a subclass included, could draw, cost or cover something else than it says.
+        # An object of another class, subclasses included, could be charged as one kind of batches and drawn as another.
         if type(value) is not PoissonBatches and type(value) is not BatchesWithoutReplacement:
             raise PrivacyError(
                 "A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a "
@@ -215,7 +215,7 @@ def plain_copy(kind: Any, value: Any) -> Any:
         if isinstance(value, PoissonBatches) and PoissonBatches not in parts:
             raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
         kind, parts = type(value), ()
-    if parts:  # one of several types: a dataclass, or what is named first
+    if parts:  # a union: the matching dataclass, or else the first type
         of_value = (each for each in parts if dataclasses.is_dataclass(each) and isinstance(value, each))  # type: ignore[arg-type]
         return plain_copy(next(of_value, parts[0]), value)
     return kind(*(plain_copy(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))

@@ -1,4 +1,4 @@
-"""Queries that tell how large derivatives are, before anything is known of the table: histograms and bounded scores."""
+"""Queries of the magnitudes of derivatives, at the start of a search: histograms of norms, and bounded scores."""
 
 import math
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from pymc_dp.rows.expansion import (
     squares_of_least_information,
 )
 
-#: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
+#: The clip bound of counts: counts of 1 are within it, with a margin for the rounding of the norm.
 ROOM_OF_COUNTS = 1.0 + 1e-9
-#: Histograms have no more bins.
+#: The largest number of bins of a histogram.
 _MOST_BINS = 1000
-#: Floating point has no octaves beyond.
+#: The largest absolute octave: floating-point numbers have exponents between -1074 and 1023.
 _MOST_OCTAVES = 1100
-#: Squared norms of units, by what they are of.
+#: Functions for the squared norms of units, by `NormSizes.of`.
 _OF: dict[str, Callable[[UnitsOfChunk, ExpansionPoint], FloatArray]] = {
     "score": lambda *of: squares_of(scores_of(*of)),
     "curvature": lambda *of: squares_of(curvatures_of(*of)),
@@ -39,22 +39,22 @@ _OF: dict[str, Callable[[UnitsOfChunk, ExpansionPoint], FloatArray]] = {
 }
 
 
-def octaves(sizes: FloatArray) -> FloatArray:
-    """Return the whole part of the binary logarithm of absolute values: exact, and of an entry by itself.
+def octaves(magnitudes: FloatArray) -> FloatArray:
+    """Return the integer part of the binary logarithm of absolute values: exact, and for each entry by itself.
 
-    Vector instructions may round a logarithm otherwise than the same instruction for a single number does: a unit next
-    to an edge would then change its bin with the length of the table.
+    Vector instructions may round a logarithm differently than the instruction for a single number: a unit close to an
+    edge would then change its bin with the length of the table.
     """
-    _, exponents = np.frexp(sizes)
+    _, exponents = np.frexp(magnitudes)
     found: FloatArray = exponents - 1.0
-    found[sizes == 0.0] = -np.inf
-    found[np.isinf(sizes)] = np.inf
-    found[np.isnan(sizes)] = np.nan
+    found[magnitudes == 0.0] = -np.inf
+    found[np.isinf(magnitudes)] = np.inf
+    found[np.isnan(magnitudes)] = np.nan
     return found
 
 
 def in_bins(place: FloatArray, bins: int) -> FloatArray:
-    """Return a 1 in the bin of each entry, and nothing where a place is no number.
+    """Return a 1 in the bin of each entry, and zeros if a place is NaN.
 
     Places of shape (..., units) give (..., bins, units).
     """
@@ -68,13 +68,13 @@ def in_bins(place: FloatArray, bins: int) -> FloatArray:
 def half_octaves(squares: FloatArray, smallest: float, bins: int) -> FloatArray:
     """Return a 1 in the bin of each unit's norm, shape (units, bins), given squared norms.
 
-    Squares grow by one octave for half an octave of norms.
+    An octave of squared norms is half an octave of norms.
     """
     return in_bins(octaves(squares / smallest**2), bins).T
 
 
 class CountsBySize(NonNegative):
-    """Counts of units by the size of something: each unit is in one of `bins` bins."""
+    """A histogram of a magnitude: each unit is in one of `bins` bins."""
 
     bins: int
 
@@ -84,26 +84,26 @@ class CountsBySize(NonNegative):
         return self.bins
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return the norm of a unit's counts: it is in one bin."""
+        """Return the norm of a unit's counts, which is in one bin."""
         return ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse bins that no array can hold."""
+        """Refuse numbers of bins that are out of range."""
         if not 1 <= self.bins <= _MOST_BINS:
             raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
         super().refuse_if_unsafe(facts)
 
 
 class CountsByOctave(CountsBySize):
-    """Counts of units by octaves of an absolute value, one bin each.
+    """A histogram of an absolute value, with a bin for each octave.
 
-    The first bin holds sizes from ``2**lowest`` on, and all smaller ones; the last one all larger ones.
+    The first bin is the octave from ``2**lowest`` on, with all smaller values; the last one has all larger values.
     """
 
     lowest: int
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse octaves that there are not."""
+        """Refuse octaves that are out of range."""
         if abs(self.lowest) > _MOST_OCTAVES:
             raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
         super().refuse_if_unsafe(facts)
@@ -114,15 +114,15 @@ class CountsByOctave(CountsBySize):
 
 
 class CountsByNorm(CountsBySize):
-    """Counts of units by half octaves of a norm, one bin each.
+    """A histogram of a norm, with a bin for each half octave.
 
-    The first bin holds norms from `smallest` on, and all smaller ones; the last one all larger ones.
+    The first bin is the half octave from `smallest` on, with all smaller norms; the last one has all larger norms.
     """
 
     smallest: float
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse numbers that squares cannot be taken of."""
+        """Refuse norms whose squares overflow or underflow."""
         if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
             raise PrivacyError(
                 f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
@@ -136,7 +136,7 @@ class CountsByNorm(CountsBySize):
 
 @dataclass(frozen=True, eq=False)
 class CoordinateSizes(CountsByOctave, SumOverUnits):
-    """For every parameter, how many units have a score of a size in each octave: shape (parameters * bins,)."""
+    """For every parameter, a histogram of the absolute entries of units' scores: shape (parameters * bins,)."""
 
     theta: FloatArray
     lowest: int
@@ -145,24 +145,25 @@ class CoordinateSizes(CountsByOctave, SumOverUnits):
 
     @property
     def size(self) -> int:
-        """A bin of every parameter."""
+        """The number of bins of all parameters."""
         return self.theta.size * self.bins
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return the norm of a unit's counts: it is in one bin for every parameter."""
+        """Return the norm of a unit's counts, which is in one bin for every parameter."""
         return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return a 1 for every parameter."""
+        """Return a 1 in one bin for every parameter."""
         return self.counts(chunk.gradient(self.theta).T).reshape(self.size, -1).T
 
 
 @dataclass(frozen=True, eq=False)
 class NormSizes(CountsByNorm, SumOverUnits):
-    """How many units have a preconditioned score, or curvature, of a norm in each half octave.
+    """A histogram over units of the quantity `of`, of preconditioned derivatives at a point.
 
-    Of curvatures the Frobenius norm. Or how many have such a least information, or slope: see
-    `pymc_dp.rows.expansion.squares_of_least_information`. The bounds of the point do not matter.
+    It is the norm of a score, the Frobenius norm of a curvature, or the least information or least squared slope, see
+    `pymc_dp.rows.expansion.squares_of_least_information`. Norms are not clipped; those of expected and one-direction
+    curvatures depend on the point's bound of scores.
     """
 
     point: ExpansionPoint
@@ -174,7 +175,7 @@ class NormSizes(CountsByNorm, SumOverUnits):
     kind: str = "norm_sizes"
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse norms of something else, and of scores that are clipped to nothing."""
+        """Refuse unknown norms, and bounds of scores that are not positive."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         if self.of not in _OF:
@@ -188,9 +189,9 @@ class NormSizes(CountsByNorm, SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class RemainderSizes(CountsByOctave):
-    """How many units have a log-ratio that differs from what an expansion predicts by a size in each octave.
+    """A histogram of the absolute remainders of units' log-ratios beyond an expansion.
 
-    `old` and `new` are what it predicts at both points.
+    `old` and `new` are the expansion's predictions at both points.
     """
 
     point: ExpansionPoint
@@ -212,11 +213,11 @@ class RemainderSizes(CountsByOctave):
 
 @dataclass(frozen=True, eq=False)
 class BoundedScore(SumOverUnits):
-    """The sum of one entry of units' scores, each less a public number and cut to an interval around zero.
+    """The sum of one entry of units' scores, each less a public number and clipped to an interval around zero.
 
-    Of scores that are never below some number, the middle of where they may be makes the interval half as long:
-    `middle` is taken off every unit's entry at `place`, and the rest is cut to `clip_bound`. A unit whose score is not
-    finite counts as if it had `middle`.
+    `middle` is subtracted from every unit's entry at `place`, and the difference is clipped to `clip_bound`. If scores
+    have a known lower limit, a `middle` in the centre of their range halves the interval. A unit whose score is not
+    finite counts as if its entry were `middle`.
     """
 
     theta: FloatArray
@@ -227,7 +228,7 @@ class BoundedScore(SumOverUnits):
     size: ClassVar[int] = 1
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse an entry that is not there."""
+        """Refuse entries that do not exist, and a `middle` that is not finite."""
         if not 0 <= self.place < self.theta.size:
             raise PrivacyError("There is no such entry of the score.")
         if not math.isfinite(self.middle):
@@ -235,5 +236,5 @@ class BoundedScore(SumOverUnits):
         super().refuse_if_unsafe(facts)
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the entry of each unit's score."""
+        """Return the entry of each unit's score, less `middle`."""
         return chunk.gradient(self.theta)[:, [self.place]] - self.middle

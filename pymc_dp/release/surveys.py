@@ -1,4 +1,4 @@
-"""Queries of surveys: counts by public cells, predictions in scenarios, and how two models predict the units."""
+"""Queries of surveys: counts by public cells, predictions in scenarios, and comparisons of two models."""
 
 import math
 from dataclasses import dataclass
@@ -13,35 +13,35 @@ from pymc_dp.release.sizes import ROOM_OF_COUNTS, CountsByNorm, CountsByOctave, 
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import packed_size, squares_of
 
-#: In the place of an input: the mean that the model predicts; no input.
+#: Values of `place` that are no input: the model's predicted mean, and no value at all.
 PREDICTED_MEAN, NO_INPUT = -1, -2
-#: A query has no more cells, and moments no more columns.
+#: The largest number of cells of a query, and of columns of moments.
 _MOST_CELLS, _MOST_COLUMNS = 200_000, 400
-#: The part of a cell's count that an entry for the spread of responses has.
+#: The weight of an entry for the spread of responses, relative to a cell's count.
 SPREAD_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """How rows are put into bins: by a column, or by the mean that the model predicts."""
+    """A rule that assigns rows to bins: by a column, or by the model's predicted mean."""
 
-    #: The input of the rows that holds the column; `PREDICTED_MEAN`: the model's mean is taken.
+    #: The input of the rows that holds the column; `PREDICTED_MEAN`: the model's mean.
     place: int
-    #: The entry of a row of it, where that is a vector.
+    #: The entry of a row of the input, if that is a vector.
     entry: int
-    #: The input that says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
-    #: `NO_INPUT`: there is none.
+    #: The input that is 1 if the entry is missing: such rows are in a separate bin, the last one; `NO_INPUT`: no entry
+    #: is missing.
     missing: int
-    #: Public numbers between bins, in increasing order, shape (bins - 1,). An entry on an edge is in the bin above it.
+    #: Public edges between bins, in increasing order, shape (bins - 1,). An entry on an edge is in the bin above it.
     edges: FloatArray
 
     @property
     def bins(self) -> int:
-        """How many bins there are."""
+        """The number of bins."""
         return self.edges.size + 1 + (self.missing != NO_INPUT)
 
     def of_rows(self, rows: list[np.ndarray], mean: FloatArray | None) -> FloatArray:
-        """Return a 1 in the bin of each row, shape (bins, rows); nothing for an entry that is no number."""
+        """Return a 1 in the bin of each row, shape (bins, rows); zeros for NaN."""
         values = mean if self.place == PREDICTED_MEAN else rows[self.place]
         if values is None:
             raise PrivacyError("The model knows no mean to count rows by.")
@@ -55,11 +55,11 @@ class Axis:
 
 
 def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> FloatArray:
-    """Return the parts in each level of a mass that lies evenly between two probabilities, shape (levels, rows).
+    """Return the parts in each level of a uniform mass between two probabilities, shape (levels, rows).
 
-    `below` and `up_to`, shape (rows,), are the probabilities of less than a row's response, and of at most that. Of a
-    continuous response both are the same, and it is in one level. `levels` are the edges, from 0 to 1. The parts of a
-    row add up to 1: the probability integral transform that is not randomised (Czado, Gneiting and Held 2009).
+    `below` and `up_to`, shape (rows,), are P(Y < y) and P(Y ≤ y) for a row's response y. For a continuous response both
+    are the same, and the mass is in one level. `levels` are the edges, from 0 to 1. The parts of a row add up to 1: the
+    nonrandomised probability integral transform (Czado, Gneiting and Held 2009).
     """
     up_to = np.clip(up_to, 0.0, 1.0)
     below = np.clip(below, 0.0, up_to)
@@ -74,20 +74,19 @@ def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> Float
 
 @dataclass(frozen=True, eq=False)
 class UnitCounts(NonNegative, SumOverUnits):
-    """How many units are in each bin of some axes, and within it in each level of what the model predicts at `theta`.
+    """Numbers of units in each bin of some axes, and there in each level of the predictive distribution at `theta`.
 
-    A unit of several rows counts by the part of its rows in a cell. A unit's counts add up to 1 on every axis and have
-    no negative entry, so that their norm is at most the square root of the number of axes. What is released has an
-    entry for each cell, axis by axis, bin by bin.
+    A unit of several rows counts in each cell with the fraction of its rows there. A unit's counts add up to 1 on every
+    axis and have no negative entry, so that their norm is at most the square root of the number of axes. The release
+    has an entry for each cell, axis by axis, bin by bin.
     """
 
     axes: tuple[Axis, ...]
     theta: FloatArray
-    #: Edges of levels of the probability of at most the response, from 0 to 1, shape (levels + 1,); empty: the bins
-    #: alone are counted.
+    #: Edges of levels of P(Y ≤ y), from 0 to 1, shape (levels + 1,); empty: counts of the bins only.
     levels: FloatArray
-    #: Release, as a last level, the mean square by which two levels differ, times a half: what the variance of the
-    #: counts is computed from. For two levels.
+    #: Whether to release, as a last level, half the mean squared difference of two levels, from which the variance of
+    #: the counts is computed. For two levels.
     spread: bool = False
     kind: str = "unit_counts"
 
@@ -101,7 +100,7 @@ class UnitCounts(NonNegative, SumOverUnits):
         return math.sqrt(len(self.axes) * (1.0 + SPREAD_WEIGHT**2 * self.spread)) * ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse edges that do not increase, and more cells than there is room for."""
+        """Refuse edges that do not increase, and numbers of cells and levels that are out of range."""
         if not self.axes or self.size > _MOST_CELLS:
             raise PrivacyError(f"Units are counted along at least one axis, in at most {_MOST_CELLS} cells.")
         for edges in (*(axis.edges for axis in self.axes), self.levels):
@@ -118,12 +117,12 @@ class UnitCounts(NonNegative, SumOverUnits):
         return bool(self.levels.size) or any(axis.place == PREDICTED_MEAN for axis in self.axes)
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point of another shape, where something is predicted."""
+        """Refuse a point of another shape, if the model is evaluated."""
         if self._needs_model:
             rows.refuse_other_shapes(self.theta)
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the parts of each unit's rows in every cell."""
+        """Return the fraction of each unit's rows in every cell."""
         response = chunk.response(self.theta) if self._needs_model else ()
         if self._needs_model and not response:
             raise PrivacyError("The distribution of responses was not read from the model.")
@@ -140,7 +139,7 @@ class UnitCounts(NonNegative, SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class Coordinate:
-    """A column, shifted by `middle`, divided by `half` and cut to [-1, 1]. `place` is the input that holds it."""
+    """A column, less `middle`, divided by `half` and clipped to [-1, 1]. `place` is the input that holds it."""
 
     place: int
     middle: float
@@ -149,11 +148,11 @@ class Coordinate:
 
 @dataclass(frozen=True, eq=False)
 class UnitMoments(NonNegative, SumOverUnits):
-    """The sum over units of all products of two coordinates of a row, and of each by itself.
+    """The sum over units of the first and second moments of a row's coordinates.
 
-    With z = (1, coordinates) a row contributes the matrix z zᵀ, a unit of several rows the mean of theirs. Such
-    matrices have no negative inner product with each other, and a Frobenius norm of at most ‖z‖². At most `groups`
-    coordinates are not zero in a row, as of the indicators of a category one.
+    With z = (1, coordinates) a row contributes the matrix z zᵀ, a unit of several rows the mean of its rows' matrices.
+    Inner products of such matrices are not negative, and their Frobenius norms are at most ‖z‖². At most `groups`
+    coordinates of a row are not zero: of the indicators of a category, for example, one.
 
     Packed as in `pymc_dp.release.queries.Curvature`; for roundings see
     `pymc_dp.release.preconditioned.ExpectedCurvature`.
@@ -169,15 +168,15 @@ class UnitMoments(NonNegative, SumOverUnits):
         return packed_size(len(self.coordinates) + 1)
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return the largest square of the norm of (1, coordinates)."""
+        """Return the largest squared norm of (1, coordinates)."""
         return (1.0 + self.groups) * ROOM_OF_COUNTS
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return room for truncations to the grid, which may make small eigenvalues negative."""
+        """Return a margin for truncation to the grid, which may make small eigenvalues negative."""
         return float(self.size)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse scales that are no numbers, and groups that no coordinates can be in."""
+        """Refuse shifts and scales that are not finite, and numbers of coordinates and groups out of range."""
         if not 0 < len(self.coordinates) <= _MOST_COLUMNS or not 0 < self.groups <= len(self.coordinates):
             raise PrivacyError(f"Moments are of 1 to {_MOST_COLUMNS} coordinates.")
         for each in self.coordinates:
@@ -197,15 +196,15 @@ class UnitMoments(NonNegative, SumOverUnits):
         return chunk.mean_of_rows(z[left] * z[right] * weights)
 
 
-#: What is predicted: the response's mean, or the probability that it is what it was set to, or at most that.
+#: The predicted quantity: the response's mean, or the probability of the response's set value, or of at most that.
 Quantity = Literal["mean", "equal", "at_most"]
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """An entry of an input that is replaced in every row: by `factor` times the input `source`, or by `factor`.
+    """A replacement of an entry of an input in every row: by `factor` times the input `source`.
 
-    The latter where `source` is `NO_INPUT`. `place` is the input, `entry` the entry of a row of it.
+    If `source` is `NO_INPUT`, by `factor` itself. `place` is the input, `entry` the entry of its rows.
     """
 
     place: int
@@ -216,13 +215,13 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions of the response, in at least one scenario: rows as they stand but for some entries, replaced."""
+    """Predictions of the response in at least one scenario: in each, some entries of the rows are replaced."""
 
     scenarios: tuple[tuple[Setting, ...], ...]
     quantity: Quantity
 
     def of_rows(self, chunk: UnitsOfChunk, theta: FloatArray) -> FloatArray:
-        """Return the predictions for every row by itself, shape (scenarios, rows)."""
+        """Return the predictions for every row, shape (scenarios, rows). A row's depend on that row alone."""
         found = []
         for settings in self.scenarios:
             rows = list(chunk.rows)
@@ -244,9 +243,9 @@ class Predicted:
 
 @dataclass(frozen=True, eq=False)
 class PredictionCounts(NonNegative, SumOverUnits):
-    """How many units have a prediction at `theta` in each bin between `edges`, on average over scenarios.
+    """A histogram of units' predictions at `theta`, with bins between `edges`, as a mean over scenarios.
 
-    A unit of several rows counts by the part of its rows in a bin. A unit's counts add up to 1.
+    A unit of several rows counts in each bin with the fraction of its rows there. A unit's counts add up to 1.
     """
 
     predicted: Predicted
@@ -267,7 +266,7 @@ class PredictionCounts(NonNegative, SumOverUnits):
         super().refuse_if_unsafe(facts)
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the part of each unit's rows and scenarios in every bin."""
+        """Return the fraction of each unit's rows and scenarios in every bin."""
         axis = Axis(PREDICTED_MEAN, 0, NO_INPUT, self.edges)
         found = self.predicted.of_rows(chunk, self.theta)
         return chunk.mean_of_rows(np.mean([axis.of_rows([], each) for each in found], axis=0))
@@ -275,13 +274,13 @@ class PredictionCounts(NonNegative, SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class PredictionSums(SumOverUnits):
-    """Sums over units of what is predicted in each scenario, by group, and how many units a group has.
+    """Sums over units of predictions in each scenario, and numbers of units, by group.
 
-    A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
-    other groups; one of no group contributes zero. Two of these are at most 2√S apart in one group, √(2(1 + S)), which
-    is no more, in two, and √(1 + S) where one is zero. A unit of several rows contributes the mean of theirs, and is no
-    farther from others: a mean is within what rows span. x is a prediction shifted by `middle`, divided by `half` and
-    cut; one that is no number counts as `middle`.
+    A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in the cells of
+    other groups; a row of no group contributes zero. The distance of two contributions is at most 2√S in one group, at
+    most √(2(1 + S)), which is no more, in two groups, and at most √(1 + S) if one is zero. A unit of several rows
+    contributes the mean of its rows, which is in their convex hull, so that distances are no larger. x is a prediction
+    less `middle`, divided by `half` and clipped; NaN counts as `middle`.
     """
 
     predicted: Predicted
@@ -293,7 +292,7 @@ class PredictionSums(SumOverUnits):
 
     @property
     def size(self) -> int:
-        """1 + S entries for each group."""
+        """The number of entries: 1 + S for each group."""
         return self.by.bins * (1 + len(self.predicted.scenarios))
 
     def bound(self, facts: PublicFacts) -> float:
@@ -307,17 +306,17 @@ class PredictionSums(SumOverUnits):
         return 2.0 * math.sqrt(count / (1 + count))
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return room for truncations to the grid, of two contributions."""
+        """Return a margin for truncation of two contributions to the grid."""
         return 2.0 * math.sqrt(self.size)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse a width that nothing can be divided by."""
+        """Refuse shifts that are not finite, and widths that are not positive and finite."""
         if not (math.isfinite(self.middle) and 0.0 < self.half < math.inf):
             raise PrivacyError("Predictions are divided by a positive number.")
         super().refuse_if_unsafe(facts)
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the mean of each unit's rows."""
+        """Return the mean of the contributions of each unit's rows."""
         scaled = (self.predicted.of_rows(chunk, self.theta) - self.middle) / self.half
         scaled = np.clip(np.where(np.isnan(scaled), 0.0, scaled), -1.0, 1.0)
         of_row = np.concatenate([np.ones((1, scaled.shape[1])), scaled])
@@ -326,7 +325,7 @@ class PredictionSums(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class _Spreads(SumOverUnits):
-    """How predictions at `count` draws, one after the other, differ from those at one point."""
+    """Differences of predictions at `count` concatenated draws from those at one point."""
 
     predicted: Predicted
     theta: FloatArray
@@ -335,7 +334,7 @@ class _Spreads(SumOverUnits):
     by: Axis
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point and draws that are not of the model."""
+        """Refuse points and draws of another shape."""
         super().refuse_unfit(rows)
         if self.count < 1 or self.draws.shape != (self.count * self.theta.size,):
             raise PrivacyError(f"Draws must be {self.count} times {self.theta.size} numbers.")
@@ -349,9 +348,9 @@ class _Spreads(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class SpreadSizes(CountsByNorm, _Spreads):
-    """How many units of each group have differences of a norm in each half octave, by group and bin.
+    """For each group, a histogram of the norms of units' differences, by group and bin.
 
-    A unit whose rows are in several groups counts in each by the part of its rows there. Its counts add up to 1.
+    A unit with rows in several groups counts in each with the fraction of its rows there. Its counts add up to 1.
     """
 
     smallest: float
@@ -360,11 +359,11 @@ class SpreadSizes(CountsByNorm, _Spreads):
 
     @property
     def size(self) -> int:
-        """A bin of every group."""
+        """The number of bins of all groups."""
         return self.by.bins * self.bins
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the part of each unit's rows in a group, in the bin of the unit's norm there."""
+        """Return the fraction of each unit's rows in a group, in the bin of the unit's norm there."""
         parts = chunk.mean_of_rows(_in_groups(np.ones((1, len(chunk.rows[0]))), self.by, chunk))
         found = np.ascontiguousarray(self.differences(chunk).T)  # summed in one order, however many units there are
         squares = [squares_of(of_group) for of_group in np.split(found, self.by.bins)]
@@ -374,10 +373,10 @@ class SpreadSizes(CountsByNorm, _Spreads):
 
 @dataclass(frozen=True, eq=False)
 class PredictionSpreads(_Spreads):
-    """Sums over units of how predictions at draws differ from those at one point, each unit's clipped together.
+    """Sums over units of differences of predictions at draws from those at one point, by group, draw and scenario.
 
-    By group, draw and scenario. The differences of a group are divided by its entry of `clip_bounds`; all of a unit
-    together are clipped to a norm of 1 then.
+    The differences of a group are divided by its entry of `clip_bounds`; then the vector of all differences of a unit
+    is clipped to a norm of 1.
     """
 
     clip_bounds: FloatArray
@@ -386,11 +385,11 @@ class PredictionSpreads(_Spreads):
 
     @property
     def size(self) -> int:
-        """The differences of every group."""
+        """The number of differences of all groups."""
         return self.by.bins * self.count * len(self.predicted.scenarios)
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse clip bounds that are not one for each group."""
+        """Refuse clip bounds that are out of range or not one for each group."""
         if self.clip_bounds.shape != (self.by.bins,):
             raise PrivacyError("There is one clip bound for each group.")
         for bound in self.clip_bounds:
@@ -404,9 +403,9 @@ class PredictionSpreads(_Spreads):
 
 
 def _in_groups(columns: FloatArray, by: Axis, chunk: UnitsOfChunk) -> FloatArray:
-    """Return the columns of rows of shape (size, rows) in the cells of each row's group, (groups * size, rows).
+    """Return the columns of rows, shape (size, rows), in the cells of each row's group, shape (groups * size, rows).
 
-    A row whose code is of no group is in no cell.
+    A row with the code of no group has zeros only.
     """
     if by.place == NO_INPUT:
         return columns
@@ -418,9 +417,9 @@ def _in_groups(columns: FloatArray, by: Axis, chunk: UnitsOfChunk) -> FloatArray
 
 @dataclass(frozen=True, eq=False)
 class _Densities(SumOverUnits):
-    """Differences of log predictive densities, those of means over draws.
+    """Differences of log predictive densities, where predictive densities are means over draws.
 
-    The `count` draws of the model's posterior, and of the other model's, stand one after the other.
+    `draws` and `draws_of_other` are `count` concatenated draws of the posteriors of the model and the other model.
     """
 
     draws: FloatArray
@@ -428,7 +427,7 @@ class _Densities(SumOverUnits):
     count: int
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse draws that are not of both models."""
+        """Refuse draws of other shapes than those of the two models."""
         if rows.size_of_other is None:
             raise PrivacyError("There is no other model to compare with.")
         for draws, size in ((self.draws, rows.n_parameters), (self.draws_of_other, rows.size_of_other)):
@@ -445,7 +444,7 @@ class _Densities(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class DifferenceSizes(CountsByOctave, _Densities):
-    """How many units have a difference of a size in each octave."""
+    """A histogram of the absolute differences of units."""
 
     lowest: int
     bins: int
@@ -460,9 +459,9 @@ class DifferenceSizes(CountsByOctave, _Densities):
 class DensityDifferences(_Densities):
     """Sums over units of clipped differences, and of their squares.
 
-    In units of the clip bound a unit contributes (x, x²), with x between -1 and 1; a difference that is no number
-    counts as zero. Two of these are at most 2 apart: with s = x + x' and t = x - x' the squared distance is t² (1 +
-    s²), and the sizes of s and t add up to at most 2, so that it is at most 4, where t is 2.
+    Divided by the clip bound, a unit contributes (x, x²), with x between -1 and 1; NaN counts as zero. The distance of
+    two contributions is at most 2: with s = x + x' and t = x - x' the squared distance is t² (1 + s²), and |s| + |t| is
+    at most 2, so that the squared distance is at most 4, attained at t = 2.
     """
 
     clip_bound: float
@@ -475,11 +474,11 @@ class DensityDifferences(_Densities):
         return math.sqrt(2.0) * ROOM_OF_COUNTS
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return room for truncations to the grid, of two contributions with two entries each."""
+        """Return a margin for truncation to the grid of two contributions with two entries each."""
         return 4.0
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
-        """Refuse clip bounds that are not positive numbers."""
+        """Refuse clip bounds that are not positive and finite."""
         if not 0.0 < self.clip_bound < math.inf:
             raise PrivacyError("Differences are clipped to a positive number.")
         super().refuse_if_unsafe(facts)

@@ -1,4 +1,4 @@
-"""Graphs of one row put over many: PyTensor's `vectorize_graph`, less its loops that call a function for each row."""
+"""Vectorise graphs of one row over many rows: PyTensor's `vectorize_graph`, without its loops over rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,14 +17,14 @@ from pytensor.tensor.symbolic import FusibleSymbolicOpDerivative
 
 
 def batched_graphs(outputs: Sequence[Variable], over: Mapping[Variable, Variable]) -> list[Variable]:
-    """Return graphs with variables replaced by others that have more axes, before theirs.
+    """Return graphs in which the variables of `over` are replaced by variables with additional leading axes.
 
-    PyTensor knows how most operations take more axes. Others it puts into a `Blockwise`, which calls a function for
-    each row: that takes most of the time of mixtures and of ordered, zero-inflated and categorical responses. Here
-    logarithms of sums of exponentials, their derivatives, joined parts and choices among computed values become
-    operations on all rows, by the same steps for each.
+    PyTensor vectorises most operations. It puts others into a `Blockwise`, which calls a function for each row and
+    takes most of the time of mixtures and of ordered, zero-inflated and categorical responses. Here logarithms of sums
+    of exponentials, their derivatives, joins and selections among computed values become operations on all rows, with
+    the same steps for each row.
     """
-    outputs = clone_replace(outputs, _known_sizes(outputs))
+    outputs = clone_replace(outputs, _known_lengths(outputs))
     graph = FunctionGraph(outputs=list(vectorize_graph(outputs, over)), clone=False)
     for node in graph.toposort():
         if isinstance(node.op, Blockwise):
@@ -35,19 +35,19 @@ def batched_graphs(outputs: Sequence[Variable], over: Mapping[Variable, Variable
     return list(graph.outputs)
 
 
-def _known_sizes(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
-    """Return the sizes of the parts of arrays that are split, where types of one row tell them."""
+def _known_lengths(outputs: Sequence[Variable]) -> dict[Variable, Variable]:
+    """Return the lengths of the parts of arrays that are split, as constants if the types of one row have them."""
     known: dict[Variable, Variable] = {}
     for found in ancestors(outputs):
         if found.owner is not None and isinstance(found.owner.op, Split):
-            sizes = [part.type.shape[found.owner.op.axis] for part in found.owner.outputs]
-            if None not in sizes:
-                known[found.owner.inputs[1]] = pt.constant(np.array(sizes, dtype=np.int64))
+            lengths = [part.type.shape[found.owner.op.axis] for part in found.owner.outputs]
+            if None not in lengths:
+                known[found.owner.inputs[1]] = pt.constant(np.array(lengths, dtype=np.int64))
     return known
 
 
 def _of_all_rows(node: Apply) -> Sequence[Variable] | None:
-    """Return the outputs of a loop without it, or None. The first axes of all inputs are those of the batch."""
+    """Return the outputs of a `Blockwise` without its loop, or None. The first axes of all inputs are batch axes."""
     core, n_axes, inputs = node.op.core_op, node.op.batch_ndim(node), node.inputs
     if isinstance(core, LogSumExp):
         return [LogSumExp(axis=[axis + n_axes for axis in core.axis])(*inputs)]
@@ -66,7 +66,7 @@ def _of_all_rows(node: Apply) -> Sequence[Variable] | None:
 
 
 def _batch_shape(inputs: Sequence[Variable], n_axes: int) -> list[Variable | int]:
-    """Return the lengths of axes of the batch: an input may have 1 in place of a length."""
+    """Return the lengths of the batch axes: an input may have 1 in place of a length."""
     lengths: list[Variable | int] = []
     for axis in range(n_axes):
         long = [each for each in inputs if not each.type.broadcastable[axis]]
@@ -77,7 +77,7 @@ def _batch_shape(inputs: Sequence[Variable], n_axes: int) -> list[Variable | int
 def _chosen(
     core: AdvancedSubtensor, values: Variable, indices: Sequence[Variable], n_axes: int
 ) -> Sequence[Variable] | None:
-    """Return entries that arrays of whole numbers name, if these stand for the first axes of a row's array."""
+    """Return the entries that integer arrays select, if these index the first axes of a row's array; else None."""
     whole_numbers = all(each.type.dtype.startswith(("int", "uint")) for each in indices)
     if core.idx_list != tuple(range(len(indices))) or not whole_numbers:
         return None

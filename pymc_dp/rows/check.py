@@ -1,11 +1,11 @@
-"""Check that the sum over rows is the model's likelihood, on synthetic data, so that a refusal tells nothing.
+"""Check on synthetic data that the sum over rows is the model's log-likelihood.
 
-The check compares values and gradients at several random points. Data of the model's own shapes and types stand
-in for the real ones: a refusal depends on the model alone.
+The check compares values and gradients at several random points. The synthetic data have the shapes and types of the
+model's data, so that a refusal depends on the model alone and reveals nothing about the data.
 
-Long tables are checked with fewer rows first. That is enough to accept: what mixes rows mixes few of them too, since
-the one-row graph is compared with the model's own graph and not with its number of rows. It is not enough to refuse,
-as a model may have its number of rows written into it, so then the whole length decides.
+Long tables are checked with fewer rows first. Agreement suffices to accept: an operation that mixes rows also mixes few
+of them, since the one-row graph is compared with the model's own graph for that number of rows. Disagreement does not
+suffice to refuse, because a model may contain its number of rows; then the whole length decides.
 """
 
 import math
@@ -24,8 +24,8 @@ from pymc_dp.rows.table import RowTable
 
 _POINTS = 3
 _TOLERANCE = 1e-6
-#: In single precision a model rounds its own sums: four standard deviations of numbers that are added in turn, for
-#: each root of how many they are.
+#: Tolerance for models that sum in single precision, per root of the number of rows: four standard deviations of the
+#: rounding error of a sequential sum.
 _ROUNDING_IN_SINGLE_PRECISION = 4 * 2.0**-24 / 3
 #: Numbers in the tables of the first check.
 _FEW_NUMBERS = 2**16
@@ -39,16 +39,16 @@ _MIXES_ROWS = (
 
 
 def check_factorisation(view: ModelView, engine: RowEngine) -> None:
-    """Refuse a model whose likelihood is not the sum of its one-row likelihoods, by `UnsupportedModel`.
+    """Refuse a model whose log-likelihood is not the sum of its one-row log-likelihoods.
 
-    And one whose likelihood no synthetic data give a finite value to compare.
+    Raises `UnsupportedModel`, also if the likelihood is finite on no synthetic table.
     """
     row_split = view.row_split
 
     def compared_with(n_rows: int | None) -> int:
-        """Return at how many points values of synthetic tables were compared. Every kind of table counts.
+        """Return the number of points at which values were compared, on all kinds of synthetic tables.
 
-        What mixes rows may show in one of them only.
+        An operation that mixes rows may have an effect on one kind only.
         """
         whole_model = likelihood_of_any_rows(row_split, view.value_variables, n_rows)
         generator = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def check_factorisation(view: ModelView, engine: RowEngine) -> None:
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
     few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
     if few < row_split.n_rows:
-        with suppress(Exception):  # whatever a graph made for another number of rows does
+        with suppress(Exception):  # graphs for another number of rows may fail in any way
             if compared_with(few):
                 return
     if not compared_with(None):
@@ -80,7 +80,7 @@ def _compare(
     table: Sequence[np.ndarray],
     generator: np.random.Generator,
 ) -> int:
-    """Compare values and gradients at some points; return at how many they could be compared."""
+    """Compare values and gradients at some points; return the number of points with finite values."""
     rows = [
         np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
         for leaf, values in zip(view.row_split.leaves, table, strict=True)
@@ -98,12 +98,12 @@ def _compare(
             continue
         found = engine.gradient(values, chunk)
         sums = [found.log_likelihoods.sum(), *[_summed(part, found) for part in parts]]
-        sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in parts]]
-        for one, other, size in zip(expected, sums, sizes, strict=True):
+        magnitudes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in parts]]
+        for one, other, magnitude in zip(expected, sums, magnitudes, strict=True):
             difference = np.abs(np.ravel(one) - np.ravel(other))
             rounding = _ROUNDING_IN_SINGLE_PRECISION * math.sqrt(chunk.n_rows) if one.dtype == np.float32 else 0.0
             tolerance = max(_TOLERANCE, rounding)
-            if not (np.isfinite(difference).all() and np.all(difference <= tolerance * (1.0 + np.ravel(size)))):
+            if not (np.isfinite(difference).all() and np.all(difference <= tolerance * (1.0 + np.ravel(magnitude)))):
                 raise UnsupportedModel(_MIXES_ROWS)
         compared += 1
     return compared
@@ -112,7 +112,7 @@ def _compare(
 def _summed(
     part: Part, found: Contributions, of: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> np.ndarray | float:
-    """Return the sum over rows of one value variable's gradients, or of their sizes."""
+    """Return the sum over rows of one value variable's gradients, or of their absolute values (`of`)."""
     if part.k == 0:
         return 0.0
     slopes = of(found.slopes[part.first : part.first + part.k])

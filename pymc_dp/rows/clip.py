@@ -1,17 +1,17 @@
-"""Norm, clipping, truncation and exact integer sum: the one place where contributions of units are bounded.
+"""Norm, clipping, truncation and exact integer sum: the only module in which contributions of units are bounded.
 
-Every path ends here: gradients in factors, expansions, batches and sums of the caller's own contributions. The steps,
-in the order in which `add_clipped` takes them:
+All sums use it: gradients in factors, expansions, batches and sums of the caller's own contributions. The steps, in the
+order of `add_clipped`:
 
 1. the squared norm of every unit's contribution,
-2. the factor that shortens it to the bound: 1 if it is short, 0 if its norm is not a finite number,
-3. truncation toward zero to whole multiples of the grid, which never lengthens it,
-4. the sum in 64-bit integers, which does not depend on the order of the units or on chunks: neighbouring
+2. the factor that clips it to the bound: 1 if the norm is within the bound, 0 if the norm is not a finite number,
+3. truncation toward zero to integer multiples of the grid, which never increases the norm,
+4. the sum in 64-bit integers, which does not depend on the order of the units or on chunks: sums of neighbouring
    tables differ by exactly one unit's contribution.
 
 Slopes are stored with one column for every unit, ``slopes[m, i]``, so that loops over units become vector
-instructions. Every unit goes through the same operations in the same order, so that its bits never depend on its
-neighbours. No fast-math: the compiler may not assume that a number is finite.
+instructions. Every unit goes through the same operations in the same order, so that its bits never depend on other
+units. No fast-math: the compiler must not assume that a number is finite.
 """
 
 import math
@@ -29,25 +29,25 @@ IntArray = NDArray[np.int64]
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "cache": True}
 
-#: Contributions are clipped this much (relatively) below the bound, for the rounding of the norm itself.
+#: Relative amount by which contributions are clipped below the bound, for the rounding of the norm.
 _SHRINK = 2.0**-40
-#: More than what squares lose that underflow: the product of a lost square and a huge one must not pass for zero.
+#: Above the error of squares that underflow: the product of an underflowed and a huge square must not become zero.
 _TINY = 2.0**-1000
-#: So many units at a time stay in the cache.
+#: Units that are processed at a time, so that their intermediate results stay in the cache.
 _BLOCK = 128
 _SQRT2 = math.sqrt(2.0)
-#: What is added to a sum of probabilities, relative to the largest: less is below the rounding of the sum.
+#: Smallest log-probability, relative to the largest, that is added: e^-37 < 2^-53 is below the rounding of the sum.
 _LEAST_LOGARITHM = -37.0
 
 
 def _compiled[Function: Callable[..., Any]](function: Function) -> Function:
-    """Compile a function when it is first called; to whoever checks types it is the same."""
+    """Compile a function on its first call. Its type is unchanged."""
     compiled: Function = njit(**_OPTIONS)(function)
     return compiled
 
 
 def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:
-    """Return the parts that take part as `add_clipped` reads them: those with an offset in the vector of sums."""
+    """Return the parts with an offset in the vector of sums, in the form that `add_clipped` reads."""
     rows = [
         (part.kind, part.first, part.k, part.size, part.factor, offset)
         for part, offset in zip(parts, offsets, strict=True)
@@ -57,7 +57,7 @@ def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:
 
 
 def shrunk(bound: float, size: int) -> float:
-    """Return the bound that computed norms of `size` entries have to keep so that true norms keep `bound`."""
+    """Return a bound of computed norms of `size` entries such that the exact norms are at most `bound`."""
     return bound * (1.0 - _SHRINK - size * 2.0**-51)
 
 
@@ -77,7 +77,7 @@ def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatAr
 def add_outer_squares(
     vector_squares: FloatArray, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
 ) -> None:
-    """Add the squared norms of outer products: of vectors with squared norms `vector_squares` and of slopes."""
+    """Add the squared norms of outer products of vectors, of squared norms `vector_squares`, with slopes."""
     of_slopes = np.zeros(n)
     add_squares(slopes, first, k, n, of_slopes)
     for i in range(n):
@@ -101,7 +101,7 @@ def vector_squares(vectors: FloatArray) -> FloatArray:
 
 @njit(**_OPTIONS, forceinline=True)
 def to_factors(squares: FloatArray, n: int, bound: float) -> int:
-    """Turn `n` squared norms into factors that shorten to `bound`; 0 where not finite. Return how many were clipped."""
+    """Turn `n` squared norms into factors that clip to `bound`; 0 if not finite. Return the number of clipped ones."""
     n_clipped = 0
     for i in range(n):
         norm = math.sqrt(squares[i])
@@ -114,7 +114,7 @@ def to_factors(squares: FloatArray, n: int, bound: float) -> int:
 
 
 def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> FloatArray:
-    """Return weights lowered so that they shorten vectors of squared norm `squares` to `bound`; 0 where not finite."""
+    """Return the smaller of each weight and the factor that clips a vector to `bound`; 0 if `squares` is not finite."""
     norms = np.sqrt(squares)
     with np.errstate(all="ignore"):
         lowered = np.where(norms < np.inf, np.minimum(weights, bound / norms), 0.0)
@@ -171,7 +171,7 @@ def add_gathered(
     steps_per_one: float,
     sums: IntArray,
 ) -> None:
-    """Add `n` truncated columns of slopes to the entries of `sums`, shape (groups, k), that `index` names."""
+    """Add `n` truncated columns of slopes to the entries of `sums`, shape (groups, k), that `index` selects."""
     for m in range(k):
         slope = slopes[first + m]
         for i in range(n):
@@ -194,12 +194,12 @@ def add_clipped(
     steps_per_one: float,
     sums: IntArray,
 ) -> int:
-    """Add clipped, truncated contributions to `sums`; return how many were clipped.
+    """Add clipped, truncated contributions to `sums`; return the number of clipped ones.
 
     `slopes`, shape (slopes, units), and `indices`, shape (indices, units), have one column for each unit. `vectors` are
-    those of outer products, each array of shape (units, size) and at least one, if only an empty one; `vector_squares`
-    are their squared norms. `parts` is from `layout`, `bound` from `shrunk`; `steps_per_one` is what 1 is on the grid.
-    The sums of outer products are by slope: `add_in_order` adds them in the order of parameters.
+    those of outer products, arrays of shape (units, size), at least one of them, which may be empty; `vector_squares`
+    are their squared norms. `parts` is from `layout`, `bound` from `shrunk`; `steps_per_one` is 1 in steps of the grid.
+    The sums of outer products are ordered by slope: `add_in_order` adds them in the order of parameters.
     """
     n = slopes.shape[1]
     factors = np.zeros(n)
@@ -223,7 +223,7 @@ def add_clipped(
 
 
 def add_in_order(sums: IntArray, parts: IntArray, total: IntArray) -> None:
-    """Add the sums of `add_clipped` to `total`, those of outer products by entry of the vector, as variables are."""
+    """Add the sums of `add_clipped` to `total`, those of outer products in the order of the parameters."""
     for kind, _first, k, size, _factor, offset in parts:
         of_part = sums[offset : offset + k * size]
         total[offset : offset + k * size] += of_part.reshape(k, size).T.ravel() if kind == PRODUCT else of_part
@@ -233,7 +233,7 @@ def add_in_order(sums: IntArray, parts: IntArray, total: IntArray) -> None:
 def add_clipped_columns(columns: FloatArray, bound: float, steps_per_one: float, total: IntArray) -> int:
     """Add the columns of `columns` (size, units), each clipped to `bound` and truncated, to `total` (size,).
 
-    Return how many were clipped.
+    Return the number of clipped columns.
     """
     size, n = columns.shape
     factors = np.zeros(n)
@@ -248,9 +248,9 @@ def add_clipped_columns(columns: FloatArray, bound: float, steps_per_one: float,
 
 @_compiled
 def clipped_differences(new: FloatArray, old: FloatArray, bound: float, steps_per_one: float) -> tuple[IntArray, int]:
-    """Return ``new - old`` of every unit, clipped and truncated, and how many were clipped; 0 for what is no number.
+    """Return ``new - old`` of every unit, clipped and truncated, and the number of clipped ones; 0 for NaN.
 
-    Odd in (new, old), as the penalty test needs: swapping them changes the signs and nothing else.
+    An antisymmetric function of (new, old), as the penalty test requires: swapping them changes the signs only.
     """
     out = np.empty(new.size, dtype=np.int64)
     n_clipped, largest = 0, int(bound * steps_per_one)
@@ -265,26 +265,26 @@ def clipped_differences(new: FloatArray, old: FloatArray, bound: float, steps_pe
 
 
 def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float) -> FloatArray:
-    """Return the lengths that weights take off vectors of squared norm `squares`, in bounds and at most 1."""
+    """Return the reductions of norms by weights, in multiples of the bound and at most 1, given squared norms."""
     with np.errstate(all="ignore"):
         clipping_loss = (1.0 - weights) * np.sqrt(squares) / bound
-    return np.fmin(clipping_loss, 1.0)  # a unit that is not finite loses its whole score
+    return np.fmin(clipping_loss, 1.0)  # 1 for a unit that is not finite, which loses its whole score
 
 
 def weighted_remainders(
     values: FloatArray, slopes: FloatArray, curvatures: FloatArray, weights: FloatArray, curvature_weights: FloatArray
 ) -> FloatArray:
-    """Return every unit's weighted value less slope, plus half its weighted curvature; at a weight of 0 it is 0."""
+    """Return every unit's weighted value less slope, plus half its weighted curvature; terms of weight 0 are 0."""
     with np.errstate(all="ignore"):
         first_order = np.where(weights > 0.0, weights * (values - slopes), 0.0)
         return first_order + np.where(curvature_weights > 0.0, 0.5 * curvature_weights * curvatures, 0.0)
 
 
-# Probabilities of the responses that rows could have had ------------------------------------------------------------
+# Probabilities of the possible responses of rows --------------------------------------------------------------------
 
 
 def are_near(logs: FloatArray, far: float) -> NDArray[np.bool_]:
-    """Return where the response, or the next one, is less than `far` below the unit's largest, (responses, units)."""
+    """Return a mask (responses, units): here or at the next response `logs` is within `far` of the unit's largest."""
     with np.errstate(all="ignore"):
         near = logs >= np.fmax.reduce(logs, axis=0, initial=-np.inf) - far
     return np.asarray(near | np.concatenate([near[1:], near[-1:]]))
@@ -296,8 +296,9 @@ def probabilities(
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Return the probabilities of responses, shape (responses, units), by the same steps for each unit.
 
-    A response counts where its number in `asked` is a multiple of the unit's stride there: a power of 2, one for each
-    `step` responses. Probabilities up to `least` are 0; the second array says which are more in some unit.
+    A response counts for a unit if its number in `asked` is a multiple of the unit's stride, a power of 2, of which
+    there is one for each `step` responses. Probabilities up to `least` are set to 0; the second array is a mask of the
+    responses that are above `least` in some unit.
     """
     n_responses, n = logs.shape
     out, occur = np.empty((n_responses, n)), np.zeros(n_responses, dtype=np.bool_)
@@ -306,7 +307,7 @@ def probabilities(
         for i in range(n):
             counts = asked[k] & (np.int64(strides[asked[k] // step, i]) - 1) == 0
             out[k, i] = logs[k, i] if counts else -np.inf
-            if out[k, i] > largest[i]:  # noqa: PLR1730  what is no number is passed over
+            if out[k, i] > largest[i]:  # noqa: PLR1730  NaN is skipped
                 largest[i] = out[k, i]
     for k in range(n_responses):
         for i in range(n):
@@ -326,10 +327,10 @@ def probabilities(
 
 @_compiled
 def kept_of_scores(slopes: FloatArray, weights: FloatArray, roots: FloatArray, bound: float) -> FloatArray:
-    """Return by which factor the score with each response is clipped to `bound`, shape (responses, units).
+    """Return the factor that clips the score with each response to `bound`, shape (responses, units).
 
-    `slopes` have the shape (slopes, responses, units). A score's length is that of the products of its slopes with
-    `roots` (roots, slopes, units). The factor is 1 where the response's weight is zero.
+    `slopes` have the shape (slopes, responses, units). The norm of a score is the norm of the products of its slopes
+    with `roots` (roots, slopes, units). The factor is 1 if the response's weight is zero.
     """
     n_roots, n_slopes, n = roots.shape
     kept = np.empty(weights.shape)
@@ -355,7 +356,7 @@ def kept_of_scores(slopes: FloatArray, weights: FloatArray, roots: FloatArray, b
 
 @_compiled
 def mean_slopes(slopes: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the sum over responses of weights times slopes, shape (slopes, units); nothing where a weight is 0."""
+    """Return the sum over responses of weights times slopes, shape (slopes, units); terms of weight 0 are left out."""
     n_slopes, n_responses, n = slopes.shape
     out = np.zeros((n_slopes, n))
     for m in range(n_slopes):
@@ -367,7 +368,7 @@ def mean_slopes(slopes: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def roots_of_each(slopes: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return slopes times the roots of weights, shape (responses, slopes, units)."""
+    """Return slopes times the square roots of weights, shape (responses, slopes, units)."""
     with np.errstate(all="ignore"):
         found = np.where(weights > 0.0, np.sqrt(weights) * slopes, 0.0)
     return np.ascontiguousarray(found.swapaxes(0, 1))
@@ -375,11 +376,11 @@ def roots_of_each(slopes: FloatArray, weights: FloatArray) -> FloatArray:
 
 @_compiled
 def roots_of_sum(slopes: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return vectors of slopes whose outer products add up to the weighted sum of those of all responses.
+    """Return vectors whose outer products add up to the weighted sum over responses of outer products of slopes.
 
-    They are the columns of its triangular root, shape (slopes, slopes, units): ``found[a, b]`` first holds the entry
-    (b, a) of the sum, and nothing for b below a. Whatever roundings are: a sum of outer products has no negative
-    eigenvalue.
+    They are the columns of its Cholesky factor, shape (slopes, slopes, units). ``found[a, b]`` first holds the entry
+    (b, a) of the sum, and 0 for b below a. The returned vectors define a positive semidefinite matrix, whatever their
+    rounding errors.
     """
     n_slopes, n_responses, n = slopes.shape
     found = np.zeros((n_slopes, n_slopes, n))
@@ -394,7 +395,7 @@ def roots_of_sum(slopes: FloatArray, weights: FloatArray) -> FloatArray:
     for a in range(n_slopes):
         for i in range(n):
             root = math.sqrt(found[a, a, i])
-            inverse = 1.0 / root if root > 0.0 else 0.0  # rounding may leave a negative number of what is zero
+            inverse = 1.0 / root if root > 0.0 else 0.0  # rounding may make a zero pivot negative
             for b in range(a, n_slopes):
                 found[a, b, i] *= inverse
         for b in range(a + 1, n_slopes):
@@ -424,7 +425,7 @@ def sum_rows_of_units(columns: FloatArray, starts: IntArray) -> FloatArray:
 def dense(
     slopes: FloatArray, vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, size_of_all: int
 ) -> FloatArray:
-    """Return contributions out of their factors, one column for each unit, shape (`size_of_all`, units)."""
+    """Return contributions as dense vectors, one column for each unit, shape (`size_of_all`, units)."""
     n = slopes.shape[1]
     out = np.zeros((size_of_all, n))
     for p in range(parts.shape[0]):
@@ -453,9 +454,10 @@ def dense(
 def axes_of(  # noqa: PLR0912  five indices
     vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, matrix: FloatArray, n_factored: int, n: int
 ) -> FloatArray:
-    """Return what a slope of 1 is along the columns of `matrix` (parameters, k), for slopes that a factor goes with.
+    """Return the derivatives along the columns of `matrix` (parameters, k) that a slope of 1 stands for.
 
-    Shape (`n_factored` such slopes, k, `n` units): the same whatever the slopes are. Each unit's is by itself.
+    Only for slopes with a factor (a vector or an index): shape (`n_factored` such slopes, k, `n` units). They do not
+    depend on the slopes, and each unit's depend on that unit alone.
     """
     n_ways, place = matrix.shape[1], 0
     axes = np.zeros((n_factored, n_ways, n))
@@ -538,7 +540,7 @@ def packed_products(columns: FloatArray) -> FloatArray:
 
 @_compiled
 def squares_of_packed_products(columns: FloatArray) -> FloatArray:
-    """Return the squared norms of what `packed_products` returns: those of all inner products."""
+    """Return the squared norms of the columns of `packed_products`, from the inner products of `columns`."""
     n_products, size, n = columns.shape
     squares, inner = np.zeros(n), np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -558,7 +560,7 @@ def squares_of_packed_products(columns: FloatArray) -> FloatArray:
 
 @_compiled
 def times_matrix(columns: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return ``matrix.T @ columns`` in a fixed order of additions, so that no unit's bits know the others.
+    """Return ``matrix.T @ columns`` in a fixed order of additions: no unit's bits depend on other units.
 
     `columns` has the shape (size, units), `matrix` (size, k), the product (k, units).
     """

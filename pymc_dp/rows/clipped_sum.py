@@ -1,4 +1,4 @@
-"""Sums of clipped contributions: exact, so that those of parts of a table add up to those of the whole."""
+"""Exact sums of clipped contributions: the sums of the parts of a table add up to the sum of the whole."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,8 +13,8 @@ from pymc_dp.exceptions import PrivacyError
 class ClippedSum:
     """The exact sum over units of clipped contributions. Confidential: for the curator only.
 
-    `integers`, shape (size,), are the sum as multiples of `grid`, a power of two. No unit's contribution has a larger
-    Euclidean norm than `bound`. `n_clipped` units were clipped, those that were not finite among them.
+    `integers`, shape (size,), are the sum in multiples of `grid`, a power of two. No unit's contribution has a larger
+    Euclidean norm than `bound`. `n_clipped` units were clipped, including those that were not finite.
     """
 
     integers: NDArray[np.int64]
@@ -24,7 +24,7 @@ class ClippedSum:
 
     @property
     def value(self) -> NDArray[np.float64]:
-        """The sum as numbers: integers times grid."""
+        """The sum: integers times grid."""
         return np.asarray(self.integers * self.grid, dtype=np.float64)
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
@@ -39,9 +39,9 @@ class ClippedSum:
 
 @dataclass(frozen=True, repr=False)
 class ClippedMoments:
-    """Sum and sum of squares of clipped log-ratios, in steps of a grid: all that tests on batches are functions of.
+    """Sum and sum of squares of clipped log-ratios, in steps of a grid: the sufficient statistics of tests on batches.
 
-    With how many units there are, and how many were clipped. Confidential: for the curator only.
+    It also has the numbers of units and of clipped units. Confidential: for the curator only.
     """
 
     count: int
@@ -51,9 +51,9 @@ class ClippedMoments:
 
     @classmethod
     def of(cls, integers: NDArray[np.int64], n_clipped: int = 0) -> "ClippedMoments":
-        """Return those of some units' log-ratios, as multiples of a grid, each below 2**42 steps."""
+        """Return the moments of log-ratios, given in multiples of a grid, each below 2**42 steps."""
         total = squares = 0
-        for begin in range(0, len(integers), 2**19):  # sums of as many products of 21 bits fit 62
+        for begin in range(0, len(integers), 2**19):  # sums of 2**19 products of 21-bit numbers fit 62 bits
             part = integers[begin : begin + 2**19]
             high, low = part >> 21, part & (2**21 - 1)
             total += int(part.sum())
@@ -61,7 +61,7 @@ class ClippedMoments:
         return cls(len(integers), total, squares, n_clipped)
 
     def scaled(self, unit: Fraction) -> tuple[Fraction, Fraction]:
-        """Return the exact sum, and the sum of squared deviations from the mean, where a step counts `unit`."""
+        """Return the exact sum and the sum of squared deviations from the mean, with `unit` as the length of a step."""
         return unit * self.total, unit**2 * (self.squares - Fraction(self.total**2, self.count))
 
     def __add__(self, other: "ClippedMoments") -> "ClippedMoments":

@@ -1,4 +1,4 @@
-"""Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
+"""Log-likelihoods and derivatives of the units of a chunk: sums over the rows of each unit."""
 
 import copy
 import dataclasses
@@ -17,16 +17,16 @@ from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import PossibleResponses
 from pymc_dp.rows.table import Chunk, IntArray
 
-#: Part of a direction by which a point is moved ahead and behind, for second derivatives. A part of 1e-10 of what the
-#: direction changes is missed, and a part of 1e-11 of the gradient is rounded away.
+#: Step of central differences, as a fraction of the direction. The relative truncation error is about 1e-10, and the
+#: rounding error about 1e-11 of the gradient.
 _STEP = 2.0**-16
-#: Responses of rows that are worked on at a time: what is computed of them stays in the processor's cache.
+#: Pairs of rows and responses that are processed at a time: their intermediate results stay in the processor's cache.
 _ENTRIES = 2**17
 
 
 @dataclass(frozen=True, eq=False)
 class OtherModel:
-    """Another model of the same rows: its engine, its parameters, and from where on inputs are its own."""
+    """Another model of the same rows: its engine, its parameters, and the place of its first input."""
 
     engine: RowEngine
     parameters: ParameterVector
@@ -35,11 +35,11 @@ class OtherModel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OfResponses:
-    """Scores with each response that rows could have had, along the columns of a matrix. Confidential.
+    """Scores of rows with each possible response, along the columns of a matrix. Confidential.
 
-    `slopes`, shape (slopes, responses, rows), count where `probabilities`, shape (responses, rows), are not zero, and
-    nowhere else: whether a response is there for another row of the chunk changes no bit. `are_all`: they are all
-    responses that any row could have had, and no more of them than slopes.
+    `slopes`, shape (slopes, responses, rows), are used only where `probabilities`, shape (responses, rows), are not
+    zero: a response that is listed for another row of the chunk changes no bit. `are_all`: all possible responses are
+    listed, and there are no more of them than slopes.
     """
 
     slopes: FloatArray
@@ -48,7 +48,7 @@ class OfResponses:
     are_all: bool
 
     def kept(self, bound: float) -> FloatArray:
-        """Return by which factor every score is clipped to the bound, shape (responses, rows)."""
+        """Return the factors that clip the scores to the bound, shape (responses, rows)."""
         if not np.isfinite(bound):
             return np.ones(self.probabilities.shape)
         whole = self.axes.whole()
@@ -60,15 +60,15 @@ class OfResponses:
         return self.axes.times(clip.mean_slopes(self.slopes, self.probabilities * weights))
 
     def upper(self) -> FloatArray:
-        """Return the mean of the scores with responses above each row's median, shape (k, rows).
+        """Return the partial mean of the scores over responses above each row's median, shape (k, rows).
 
-        Of those up to it nothing is counted: scores with all responses have mean zero.
+        The mean of the scores over all responses is zero.
         """
         middles = np.cumsum(self.probabilities, axis=0) - 0.5 * self.probabilities
         return self.mean((middles > 0.5).astype(np.float64))
 
     def least_information(self) -> FloatArray:
-        """Return the mean squared slope, the least of all slopes that the matrix moves, shape (rows,)."""
+        """Return the smallest mean square among the slopes of `Axes.moved`, shape (rows,)."""
         least = np.full(self.probabilities.shape[1], np.inf)
         for slope in self.axes.moved():
             root = clip.roots_of_sum(self.slopes[slope : slope + 1], self.probabilities)
@@ -76,23 +76,23 @@ class OfResponses:
         return least
 
     def roots(self, weights: FloatArray) -> FloatArray:
-        """Return columns whose outer products add up to the mean of those of the scores, shape (columns, k, rows).
+        """Return columns, shape (columns, k, rows): the sum of their outer products is the mean of those of the scores.
 
-        Each times its weight.
+        The mean is weighted.
         """
         weights = self.probabilities * weights
         roots = (clip.roots_of_each if self.are_all else clip.roots_of_sum)(self.slopes, weights)
         return np.array([self.axes.times(root) for root in roots])
 
 
-#: Units of a chunk, derivatives of their rows with each response that counts for one of them, and its probabilities.
+#: Units of a chunk, derivatives of their rows with each response that counts for any of them, and the probabilities.
 Piece = tuple[IntArray, Contributions, FloatArray]
 
 
 class LatestResponses:
-    """Derivatives with each possible response at the latest point, as many as there is `room` for. Confidential.
+    """A cache of derivatives with each possible response at the latest point, of up to `room` numbers. Confidential.
 
-    Several queries in a row ask for them at one point. What is remembered has the bits of what is computed again.
+    Consecutive queries use the same point. Cached values have the same bits as recomputed ones.
     """
 
     def __init__(self, room: int) -> None:
@@ -101,7 +101,7 @@ class LatestResponses:
         self._pieces: dict[tuple[int, int], list[Piece]] = {}
 
     def of(self, theta: FloatArray, chunk: Chunk, computed: Iterable[Piece]) -> Iterable[Piece]:
-        """Return the pieces of a chunk at a point: what is remembered, or else what is computed."""
+        """Return the pieces of a chunk at a point: the cached ones, or else `computed`."""
         if chunk.table is None or not self._room:
             return computed
         if theta.tobytes() != self._theta:
@@ -121,10 +121,10 @@ class LatestResponses:
 
 
 class UnitsOfChunk:
-    """The units of one chunk, and all that can be asked of them. Confidential.
+    """The units of one chunk, with their log-likelihoods, derivatives and predictions. Confidential.
 
-    `units` is the slice of them, of the table or of the batch that was asked for. Arrays of shape (units, parameters)
-    are stored by parameter: their transposes are C-contiguous.
+    `units` is their slice of the table or of the requested batch. Arrays of shape (units, parameters) are stored by
+    parameter: their transposes are C-contiguous.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class UnitsOfChunk:
         return self._per_unit(self._engine.log_likelihood(self._parameters.split(theta), self._chunk))
 
     def log_likelihood_by_other(self, theta: FloatArray) -> FloatArray:
-        """Return the units' log-likelihoods by the other model, shape (units,); refused if there is none."""
+        """Return the units' log-likelihoods in the other model, shape (units,); refused without another model."""
         if self._other is None:
             raise InvalidArgument("There is no other model to compare with.")
         chunk = dataclasses.replace(self._chunk, rows=self._chunk.rows[self._other.first :], table=None)
@@ -175,7 +175,7 @@ class UnitsOfChunk:
 
     @property
     def length(self) -> int:
-        """How many units."""
+        """The number of units."""
         return int(self.units.stop - self.units.start)
 
     @property
@@ -184,7 +184,7 @@ class UnitsOfChunk:
         return self._chunk.rows
 
     def response(self, theta: FloatArray, rows: list[np.ndarray] | None = None) -> Sequence[FloatArray]:
-        """Return the distribution of every row's response, as `RowEngine.response` does; with `rows` in their place."""
+        """Return `RowEngine.response` of the rows; `rows` replaces their inputs."""
         chunk = self._chunk if rows is None else dataclasses.replace(self._chunk, rows=rows, table=None)
         return self._engine.response(self._parameters.split(theta), chunk)
 
@@ -196,10 +196,10 @@ class UnitsOfChunk:
         return totals.T
 
     def of_responses(self, theta: FloatArray, matrix: FloatArray) -> Iterator[tuple[IntArray, OfResponses]]:
-        """Yield the units' scores with each response that a row could have had, along the columns of `matrix`.
+        """Yield the units' scores with each possible response, along the columns of `matrix`.
 
-        Of some units of the chunk at a time, of such for which about the same responses count. Nothing, where responses
-        are not known and for units of several rows.
+        Each piece has units for which about the same responses count. No piece, if responses are not known and for
+        units of several rows.
         """
         if self._responses is None or not self.one_row_a_unit:
             return
@@ -208,7 +208,7 @@ class UnitsOfChunk:
             yield units, OfResponses(found.slopes, probabilities, self._axes(found, matrix), are_all)
 
     def _pieces(self, theta: FloatArray, responses: PossibleResponses) -> Iterator[Piece]:
-        """Yield derivatives of the rows of some units at a time, for which about the same responses count."""
+        """Yield derivatives of the rows, in pieces of units for which about the same responses count."""
         values = self._parameters.split(theta)
         possible = np.array(responses.values).astype(self._chunk.rows[responses.place].dtype)
 
@@ -218,8 +218,8 @@ class UnitsOfChunk:
         strides = responses.strides(partial(log_likelihoods, self._chunk), self.length)
         for units in responses.alike(strides, _ENTRIES):
             piece = self._chunk.of_units(units)
-            asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), strides[:, units])
-            yield units, self._engine.gradients_of(values, piece, responses.place, possible[asked]), probabilities
+            counted, probabilities = responses.probabilities(partial(log_likelihoods, piece), strides[:, units])
+            yield units, self._engine.gradients_of(values, piece, responses.place, possible[counted]), probabilities
 
     def scores(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return the units' gradients along the columns of `matrix` (parameters, k), shape (k, units)."""
@@ -227,7 +227,7 @@ class UnitsOfChunk:
         return self._chunk.per_unit(self._axes(found, matrix).times(found.slopes))
 
     def least_squared_slopes(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
-        """Return the mean over rows of the least squared slope that `matrix` moves, shape (units,)."""
+        """Return the mean over rows of the smallest square among the slopes of `Axes.moved`, shape (units,)."""
         found = self._engine.gradient(self._parameters.split(theta), self._chunk)
         moved = self._axes(found, matrix).moved()
         least: FloatArray = np.min(found.slopes[moved] ** 2, axis=0, initial=np.inf)
@@ -269,9 +269,9 @@ class UnitsOfChunk:
     def _curvature_times(self, theta: FloatArray, direction: FloatArray) -> Contributions:
         """Return negative second derivatives of every row times `direction`: central differences of its gradient.
 
-        In parameters of which it is a broken line, whose second derivatives are zero or infinite, the outer product of
-        the gradient takes their place: where the model holds, both are the same on average. There, and of those with
-        other parameters, the average is zero.
+        In parameters in which the log-likelihood is piecewise linear, second derivatives are zero or infinite. There
+        the outer product of the gradient replaces them: if the model holds, both have the same mean. Between these and
+        other parameters the entries are zero, which is their mean.
         """
         if not self._kinked.any():
             return self._differences(theta, direction)
@@ -288,7 +288,7 @@ class UnitsOfChunk:
         """Return negative second derivatives of every row times `direction`, by central differences of its gradient."""
         points = [self._parameters.split(theta + step * direction) for step in (_STEP, -_STEP)]
         ahead, behind = (self._engine.gradient(point, self._chunk) for point in points)
-        with np.errstate(all="ignore"):  # a warning would tell that a row is not finite
+        with np.errstate(all="ignore"):  # a warning would reveal that a row is not finite
             slopes = (behind.slopes - ahead.slopes) / (2.0 * _STEP)
         return dataclasses.replace(behind, slopes=slopes)
 

@@ -1,10 +1,10 @@
-"""The row engine: the graph of one row, put over all rows of a chunk and compiled by PyTensor.
+"""The row engine: the graph of one row, vectorised over the rows of a chunk and compiled by PyTensor.
 
-It bounds nothing and sums nothing: that is the work of `pymc_dp.rows.clip`. It sees no units either, only rows. What it
-keeps: a row's values, to the last bit, depend on the parameters and on that row alone, wherever it stands and whatever
-the others hold; and whatever a row holds, nothing is raised. PyTensor's loops call the mathematical functions of the C
-library for one number at a time, products of a row and a vector are sums in the order of the columns, and nothing is
-reordered or contracted.
+The engine neither clips nor sums, which `pymc_dp.rows.clip` does, and it has rows, not units. Two invariants hold: a
+row's values, to the last bit, depend on the parameters and on that row alone, not on its position or on other rows; and
+no value of a row raises an error. PyTensor's loops call the mathematical functions of the C library for one number at a
+time, products of a row and a vector are sums in the order of the columns, and no operations are reordered or
+contracted.
 """
 
 import math
@@ -26,11 +26,10 @@ Point = Sequence[np.ndarray]
 
 
 class RowEngine:
-    """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles when they are first called.
+    """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles on their first call.
 
-    The functions take the values of all parameters (`point`). What is compiled keeps its results in one place: one
-    thread calls at a time. Pickling keeps the graphs and compiles again, so that no data that passed through travels
-    along.
+    The functions take the values of all parameters (`point`). Compiled functions reuse the memory of their results: one
+    thread may call at a time. A pickle holds the graphs and not the compiled functions, so that it holds no data.
     """
 
     def __init__(self, graphs: RowGraphs) -> None:
@@ -47,23 +46,22 @@ class RowEngine:
         return self._contributions(found, chunk, log_likelihoods)
 
     def response(self, point: Point, chunk: Chunk) -> list[FloatArray]:
-        """Return logarithms of the probabilities of at most every row's response and of less, and its mean.
+        """Return log P(Y ≤ y) and log P(Y < y) at every row's response y, and the mean if it is known.
 
-        Each of shape (rows,); the mean where it is known. Nothing where the distribution was not read.
+        Each of shape (rows,). Empty if the distribution was not read.
         """
         return self._call("response", point, chunk)
 
     def log_likelihoods_of(self, point: Point, chunk: Chunk, place: int, responses: np.ndarray) -> FloatArray:
         """Return log-likelihoods of every row with each of `responses`, shape (responses, rows).
 
-        They take the place of the input `place`.
+        The responses replace the input `place`.
         """
         return self._call("log_likelihoods_of", point, chunk, place, responses)[0]
 
     def gradients_of(self, point: Point, chunk: Chunk, place: int, responses: np.ndarray) -> Contributions:
-        """Return first derivatives of every row's log-likelihood with each of `responses`; no log-likelihoods."""
-        found = self._call("gradients_of", point, chunk, place, responses)
-        return self._contributions(found, chunk, np.empty(0))
+        """Return first derivatives of every row's log-likelihood with each of `responses`, without log-likelihoods."""
+        return self._contributions(self._call("gradients_of", point, chunk, place, responses), chunk, np.empty(0))
 
     def _contributions(self, found: Sequence[np.ndarray], chunk: Chunk, log_likelihoods: FloatArray) -> Contributions:
         graphs = self.graphs
@@ -81,17 +79,17 @@ class RowEngine:
     def _call(
         self, name: str, point: Point, chunk: Chunk, place: int | None = None, responses: np.ndarray | None = None
     ) -> list[np.ndarray]:
-        """Call a function; `responses` stand for the input `place` of the rows, where they are given."""
+        """Call a compiled function; `responses` replace the input `place` of the rows, if they are given."""
         if name not in self._compiled:
             self._compiled[name] = self._compile(name, place)
         given = [] if responses is None else [responses[:, None], np.array(chunk.n_rows)]
         rows = [values for where, values in enumerate(chunk.rows[: len(self.graphs.rows)]) if where != place]
-        with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
+        with np.errstate(all="ignore"):  # interpreted functions warn by NumPy: a warning would reveal values of a row
             return self._compiled[name](*point, *given, *rows)
 
     def _compile(self, name: str, place: int | None) -> Callable[..., list[np.ndarray]]:
         graphs = self.graphs
-        # Outputs as they are, and those that are put into one array of slopes.
+        # Outputs to return, and outputs to collect in one array of slopes.
         outputs, slopes = {
             "log_likelihood": ([graphs.log_likelihood], []),
             "gradient": ([graphs.log_likelihood], graphs.slopes),
@@ -104,7 +102,7 @@ class RowEngine:
         chunk = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in graphs.rows]
         batch: tuple[Variable, ...] = (chunk[0].shape[0],)
         if place is not None:
-            # For all rows at once, so that what does not depend on the row, or on the response, is computed once.
+            # An axis of rows of length 1: terms that depend on the row or on the response alone are computed once.
             chunk[place] = pt.tensor(dtype=graphs.rows[place].type.dtype, shape=(None, 1))
             n_rows = pt.lscalar()
             batch = (chunk[place].shape[0], n_rows)
@@ -122,10 +120,7 @@ class RowEngine:
 def _over(
     outputs: Sequence[Variable], over_rows: dict[Variable, Variable], batch: Sequence[Variable]
 ) -> list[Variable]:
-    """Return outputs of all rows at once.
-
-    What does not depend on the row, or on its response, lacks axes of the batch until here.
-    """
+    """Return the outputs for all rows. Outputs that do not depend on the row or response get the missing batch axes."""
     outputs, found = [output.astype("float64") if output.type.dtype != "int64" else output for output in outputs], []
     for values, output in zip(batched_graphs(outputs, over_rows) if outputs else [], outputs, strict=True):
         n_axes = values.type.ndim - output.type.ndim

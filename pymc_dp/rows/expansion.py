@@ -1,9 +1,9 @@
-"""Every unit's log-likelihood expanded around a centre: sums that are released once, and remainders for each test.
+"""Taylor expansions of units' log-likelihoods around a centre: sums that are released once, remainders for each test.
 
-A unit whose score is too large is not cut there alone: a cut score would leave a first-order remainder in every
-later test. Its whole log-likelihood is weighted down instead, once, by a weight in (0, 1], in the score, in the
-curvature and in the remainders alike: the sums fit together, for the likelihood of weighted units. A weighted
-curvature that is still too large is cut alone, for what it leaves to the tests is of second order and biases nothing.
+The score of a unit is not clipped alone: a clipped score would leave a first-order remainder in every later test.
+Instead the whole log-likelihood of the unit gets a weight in (0, 1], which applies to score, curvature and remainders:
+the sums are consistent, for the likelihood of weighted units. A weighted curvature above its bound is clipped alone,
+since its remainder in the tests is of second order and causes no bias.
 """
 
 import math
@@ -26,10 +26,10 @@ Units = Any
 
 @dataclass(frozen=True, eq=False)
 class ExpansionPoint:
-    """Where every unit's log-likelihood is expanded, by which preconditioner, and with what bounds. Public.
+    """The centre, preconditioner and clip bounds of an expansion. Public.
 
-    A unit whose score is larger than its bound is weighted down as a whole, once: its score, curvature and later
-    remainders all carry the same weight in (0, 1]. A curvature that is still larger than its bound is cut alone.
+    If a unit's score exceeds its bound, the unit's score, curvature and remainders get the same weight in (0, 1]. A
+    weighted curvature above its bound is clipped alone.
 
     Attributes
     ----------
@@ -40,8 +40,8 @@ class ExpansionPoint:
     clip_gradient : float
         Bound of the norm of one unit's weighted score.
     clip_curvature : float
-        Bound of the Frobenius norm of one unit's curvature (the negative second derivative), weighted and cut. Infinite
-        where none is asked for.
+        Bound of the Frobenius norm of one unit's weighted curvature (the negative second derivative), after clipping.
+        Infinite if no curvature is requested.
     """
 
     theta: FloatArray
@@ -51,7 +51,7 @@ class ExpansionPoint:
 
     @property
     def key(self) -> bytes:
-        """Equal for equal centres."""
+        """A key for caches: equal for equal centres."""
         bounds = np.array([self.clip_gradient, self.clip_curvature])
         return self.theta.tobytes() + self.preconditioner.tobytes() + bounds.tobytes()
 
@@ -60,9 +60,10 @@ class ExpansionPoint:
 class Prediction:
     """An expansion's prediction of a unit's log-likelihood at a point, relative to the centre. Public.
 
-    With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
-    if `with_curvature`, plus `offset`, which is the same for every unit; all of it times the unit's weights. The point
-    `theta` and `direction`, on the unconstrained scale, have the shape (parameters,).
+    The unit has the score g and the curvature H at the centre. The prediction is ``direction · g``, less half of
+    ``direction · H direction`` if `with_curvature`, plus `offset`, which is the same for every unit; each term is
+    multiplied by the unit's weight, of the curvature or of the rest. `theta` is the point; it and `direction` are
+    unconstrained, of shape (parameters,).
     """
 
     theta: FloatArray
@@ -72,7 +73,7 @@ class Prediction:
 
     @property
     def key(self) -> bytes:
-        """Equal for equal predictions."""
+        """A key for caches: equal for equal predictions."""
         numbers = np.array([self.offset, self.with_curvature], dtype=np.float64)
         return self.theta.tobytes() + self.direction.tobytes() + numbers.tobytes()
 
@@ -91,14 +92,14 @@ class UnitExpansion:
             squares = squares_of(scores_of(chunk, centre))
             return clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), np.ones(squares.size))
 
-        #: What the log-likelihood of each unit counts.
+        #: The weights of the units' log-likelihoods.
         self.weights = _of_each_unit(units, weigh)
         self.weights[~np.isfinite(self._values)] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
 
     @cached_property
     def curvature_weights(self) -> FloatArray:
-        """What the curvature of each unit counts: computed when first asked for, in a pass for each column."""
+        """The weights of the units' curvatures, computed on first use, with one pass for each column."""
         centre = self._centre
         bound = clip.shrunk(centre.clip_curvature, 2 * centre.preconditioner.shape[1] ** 2)
 
@@ -110,7 +111,7 @@ class UnitExpansion:
     def _weighted_sum(
         self, of: Callable[[UnitsOfChunk, ExpansionPoint], FloatArray], weights: FloatArray, size: int, grid: float
     ) -> IntArray:
-        """Return the sum over units of truncated vectors, times their weights."""
+        """Return the sum over units of truncated weighted vectors."""
 
         def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
             columns, total = of(chunk, self._centre), np.zeros(size, dtype=np.int64)
@@ -128,7 +129,7 @@ class UnitExpansion:
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
     def clipping_loss(self, grid: float, less: float) -> ClippedSum:
-        """Return the sum of lengths that weights take off scores: in clip bounds, each at most 1, less `less`."""
+        """Return the sum of the norms that weights remove from scores, in clip bounds, each at most 1, less `less`."""
 
         def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             squares = squares_of(scores_of(chunk, centre))
@@ -140,7 +141,7 @@ class UnitExpansion:
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of the remainders of every unit's weighted log-ratio beyond the expansion, clipped to `bound`.
 
-        Odd: swapping `old` and `new` changes nothing but the sign.
+        Antisymmetric: swapping `old` and `new` changes the sign only.
         """
         before, after = self.remainders(old), self.remainders(new)
         self._pair = {old.key: before, new.key: after}
@@ -149,7 +150,7 @@ class UnitExpansion:
     def residual_sizes(
         self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
     ) -> ClippedSum:
-        """Return how many units have a residual in each bin: `in_bins` counts them. One unit counts 1 in one bin."""
+        """Return the number of units with a residual in each bin of `in_bins`. A unit counts 1 in one bin."""
         with np.errstate(all="ignore"):
             counts = in_bins(self.remainders(new) - self.remainders(old))
         return ClippedSum(counts * int(1.0 / grid), grid, bound, 0)
@@ -157,22 +158,22 @@ class UnitExpansion:
     def residual_moments(
         self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
-        """Return sums of residuals, each clipped to `bound`, and of their squares, of all units or of some."""
+        """Return moments of residuals, each clipped to `bound`, of all units or of some."""
         before, after = self.remainders(old, units), self.remainders(new, units)
         return ClippedMoments.of(*each_clipped_difference(before, after, bound, grid))
 
     def remainders(self, prediction: Prediction, units: IntArray | None = None) -> FloatArray:
         """Return the remainder of every unit's weighted log-likelihood beyond the expansion, relative to the centre.
 
-        With `units`, of those alone, in proportion to whose rows the work is.
+        With `units`, of those units only; the work is proportional to their rows.
         """
-        # What would fail while rows are read, and so where there are rows only.
+        # Checked here, because a later failure would occur only if there are rows.
         self._units.refuse_other_shapes(prediction.theta)
         self._units.refuse_other_shapes(prediction.direction)
         if units is None and prediction.key in self._pair:
             return self._pair[prediction.key]
         weights, of_curvatures = self.weights, self.curvature_weights
-        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
+        with np.errstate(invalid="ignore"):  # a warning would reveal that a unit is not finite
             if units is None:
                 values = self._units.all_log_likelihoods(prediction.theta) - self._values
             else:
@@ -193,12 +194,12 @@ class UnitExpansion:
 
 
 def _of_each_unit(units: Units, work: Callable[[UnitsOfChunk], FloatArray], some: IntArray | None = None) -> FloatArray:
-    """Return what `work` computes of each unit of a chunk, for all units or some."""
+    """Return the results of `work` on chunks for each unit, of all units or some."""
     return np.concatenate([np.empty(0), *units.each_chunk(work, some)])
 
 
 def added_up(parts: Iterable[tuple[int, IntArray]], size: int) -> tuple[int, IntArray]:
-    """Return the sums over chunks of units: how many were clipped, and of exact integers."""
+    """Return the sums over chunks of the numbers of clipped units and of the exact integers."""
     n_clipped, total = 0, np.zeros(size, dtype=np.int64)
     for clipped_here, sums in parts:
         n_clipped += clipped_here
@@ -213,7 +214,7 @@ def clipped_differences(old: FloatArray, new: FloatArray, bound: float, grid: fl
 
 
 def each_clipped_difference(old: FloatArray, new: FloatArray, bound: float, grid: float) -> tuple[IntArray, int]:
-    """Return each ``new - old``, clipped to `bound`, as multiples of `grid`, and how many were clipped."""
+    """Return each ``new - old``, clipped to `bound`, in multiples of `grid`, and the number of clipped ones."""
     return clip.clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid)
 
 
@@ -223,7 +224,7 @@ def scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
 
 
 def centred_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the units' clipped scores and the mean over responses of what is clipped, shape (parameters, units)."""
+    """Return the units' clipped scores plus the mean over responses of the clipped parts, shape (parameters, units)."""
     scores = scores_of(chunk, point)
     scores *= kept_by(scores, point.clip_gradient)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
@@ -232,9 +233,9 @@ def centred_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
 
 
 def upper_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the means of the units' scores with responses above the median, shape (parameters, units).
+    """Return the partial means of the units' scores over responses above the median, shape (parameters, units).
 
-    They point to where responses are larger. Zero for units of several rows.
+    They point in the direction of larger responses. Zero for units of several rows.
     """
     found = np.zeros((point.preconditioner.shape[1], chunk.length))
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
@@ -250,8 +251,9 @@ def curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
 def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' expected curvatures, preconditioned and packed, shape (entries, units).
 
-    The mean over responses that the model draws of the outer product of the clipped score with the score: it has no
-    negative eigenvalue. Of a unit of several rows it is the sum of theirs, times what clipping leaves of its score.
+    An expected curvature is the mean, over responses from the model, of the outer product of the clipped score with the
+    score: it has no negative eigenvalue. For a unit of several rows it is the sum over its rows, times the factor by
+    which the unit's score is clipped.
     """
     if not chunk.one_row_a_unit:
         of_rows = expected_curvatures_of(chunk.each_row(), replace(point, clip_gradient=math.inf))
@@ -263,7 +265,7 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
 
 
 def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the squared norms of the same, shape (units,)."""
+    """Return the squared norms of expected curvatures, shape (units,)."""
     if not chunk.one_row_a_unit:
         return squares_of(expected_curvatures_of(chunk, point))
     squares = np.zeros(chunk.length)
@@ -273,10 +275,10 @@ def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -
 
 
 def squares_of_least_information(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the squares of what the mean over responses of a squared slope is, shape (units,).
+    """Return the squares of the smallest mean over responses of a squared slope, shape (units,).
 
-    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor. Zero
-    where responses are not known, and for units of several rows.
+    The minimum is over slopes of parameters that the preconditioner moves. It measures the Fisher information of a unit
+    on its linear predictor. Zero if responses are not known, and for units of several rows.
     """
     squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
@@ -285,16 +287,16 @@ def squares_of_least_information(chunk: UnitsOfChunk, point: ExpansionPoint) -> 
 
 
 def least_squared_slopes_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the mean over rows of the least squared slope that the preconditioner moves, shape (units,)."""
+    """Return the mean over rows of the smallest squared slope that the preconditioner moves, shape (units,)."""
     return chunk.least_squared_slopes(point.theta, point.preconditioner)
 
 
 def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the units' curvatures, preconditioned and packed, of likelihoods that curve in one direction alone.
+    """Return the units' curvatures, preconditioned and packed, of likelihoods whose curvature has rank one.
 
-    Such a curvature M is w wᵀ / (v · w) with w = M v, whatever v is: it takes one product instead of all. What is
-    returned has no negative eigenvalue, for any likelihood. A unit whose score is longer than the bound of scores has
-    none: its clipped score does not change with the parameters. Of a unit of several rows it is the sum of theirs.
+    Such a curvature M is w wᵀ / (v · w) with w = M v, for any v with v · w ≠ 0: one product determines it. The result
+    has no negative eigenvalue, for any likelihood. It is zero for a unit whose score exceeds the bound of scores, since
+    the clipped score does not change with the parameters. For a unit of several rows it is the sum over its rows.
     """
     if not chunk.one_row_a_unit:
         of_rows = one_direction_curvatures_of(chunk.each_row(), replace(point, clip_gradient=math.inf))
@@ -302,7 +304,7 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
         of_units[:, kept_by(scores_of(chunk, point), point.clip_gradient) < 1.0] = 0.0
         return of_units
     size = point.preconditioner.shape[1]
-    somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
+    somewhere = np.cos(1.0 + np.arange(size))  # an arbitrary vector, orthogonal to a unit's direction by accident only
     along = chunk.curvatures_along(point.theta, point.preconditioner @ somewhere, point.preconditioner)
     curved = preconditioned(along.T, somewhere[:, None])[0]
     kept = (curved > 0.0) & np.isfinite(curved)
@@ -314,7 +316,7 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
-    """Return the factor by which every column is clipped to the bound."""
+    """Return the factors that clip the columns to the bound."""
     lengths = np.sqrt(squares_of(columns))
     with np.errstate(divide="ignore", invalid="ignore"):
         kept: FloatArray = np.where(lengths > bound, bound / lengths, 1.0)
@@ -329,10 +331,10 @@ def squares_of(columns: FloatArray) -> FloatArray:
 
 
 def warm_up(units: Units) -> None:
-    """Call what a search and its checks ask for, so that it is compiled; the rows of `units` are not confidential."""
+    """Call the functions of searches and their checks, to compile them; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
     theta = np.zeros(units.n_parameters)
-    # Where responses are known, expected curvatures are asked for.
+    # If responses are known, expected curvatures are requested.
     bound = math.inf if units.knows_responses else 1.0
     zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, bound), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)
@@ -349,10 +351,10 @@ def warm_up(units: Units) -> None:
 
 
 def packed_size(size: int) -> int:
-    """Return how many entries a packed symmetric matrix has."""
+    """Return the number of entries of a packed symmetric matrix."""
     return size * (size + 1) // 2
 
 
 def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return ``matrix.T @ rows.T``, with bits that do not depend on the other rows, as BLAS would make them."""
+    """Return ``matrix.T @ rows.T``. Unlike with BLAS, the bits of a row do not depend on other rows."""
     return clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix))

@@ -1,7 +1,7 @@
-"""The graph of one row and its gradient, in factors: engines compile it.
+"""The graph of one row and its gradient, in factors. The engine compiles them.
 
-A derivative with respect to parameters that meet row data in a single product or gather is kept in two factors, the
-row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
+If a parameter and the row have a single product or gather, the derivative is stored as two factors, the row's vector or
+index and its slopes, so that models with many columns or groups need no array of shape (rows, parameters).
 """
 
 import functools
@@ -24,19 +24,19 @@ from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.one_row import Link
 from pymc_dp.model.view import ModelView
 
-#: How the contribution to one value variable is stored. The numbers are those of `Part.kind`. Compiled functions in
-#: Numba's cache on disk know them by value.
+#: Values of `Part.kind`, the storage of the derivatives of one value variable. Compiled functions in Numba's cache on
+#: disk hold these numbers.
 DENSE, PRODUCT, GATHER = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Part:
-    """How contributions to the gradient with respect to one value variable are stored.
+    """The storage of derivatives with respect to one value variable.
 
     `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector, of length `size`, and its slopes;
-    `factor` says which of the vectors. `GATHER`: the slopes, at the one of `size` groups that the unit's index names,
-    nothing if it names none; `factor` says which of the indices. The slopes are rows ``first`` to ``first + k``: none
-    if the likelihood does not depend on the variable.
+    `factor` is the number of the vector. `GATHER`: the slopes, at the group, out of `size`, that the unit's index
+    selects, and zero if the index is out of range; `factor` is the number of the index. The slopes are rows ``first``
+    to ``first + k``: none if the likelihood does not depend on the variable.
     """
 
     kind: int
@@ -49,26 +49,26 @@ class Part:
 class RowGraphs:
     """Log-likelihood of one row, its gradient, and their inputs.
 
-    An operation of a derivative that may not see rows raises `UnsupportedModel`.
+    An operation of a derivative that must not see rows raises `UnsupportedModel`.
 
     Attributes
     ----------
     rows, row_shapes : list
-        What stands for one row of each input, and its shape.
+        The symbolic variable for one row of each input, and its shape.
     value_variables : list of Variable
         The model's unconstrained parameters, of known shapes, in the order in which their values are passed.
     links : list of Link or None
-        For each value variable, where it meets the row, if its derivatives are kept in factors.
+        For each value variable, its link to the row, if its derivatives are stored in factors.
     cuts : list of Variable or None
-        What stands in the derivatives for ``link.output``.
+        The input in place of each ``link.output``: the graph is cut there for differentiation.
     parts : list of Part
-        How derivatives with respect to each value variable are stored.
+        The storage of the derivatives with respect to each value variable.
     tables : list of int
-        Which inputs are vectors of outer products.
+        The places of inputs that are vectors of outer products.
     log_likelihood : Variable
         A scalar.
     slopes : list of Variable
-        Of the parts that have any, in order.
+        The slopes of the parts that have any, in order.
     response : list of Variable
         The distribution of the row's response, if it was read: see `pymc_dp.model.one_row.Response.graphs`.
     """
@@ -94,7 +94,7 @@ class RowGraphs:
 
     @property
     def replacements(self) -> dict[Variable, Variable]:
-        """The variable that stands for the output of each link."""
+        """The input that replaces the output of each link."""
         return {link.output: cut for link, cut in zip(self.links, self.cuts, strict=True) if link and cut is not None}
 
     @property
@@ -104,9 +104,9 @@ class RowGraphs:
 
     @functools.cached_property
     def same_slopes(self) -> list[int]:
-        """For each value variable the first one whose slopes are the same, whatever the row; by the graphs alone.
+        """For each value variable the first one with identical slopes for every row, according to the graphs.
 
-        Only of variables whose slopes are those of all their entries, or of all members of groups.
+        Variables with products are left out: their slopes are not those of single entries.
         """
         slopes = dict(zip((number for number, part in enumerate(self.parts) if part.k), self.slopes, strict=True))
         numbers = [number for number in slopes if self.parts[number].kind != PRODUCT]
@@ -144,7 +144,7 @@ class RowGraphs:
             if len(of_var) != 1 or of_var[0] in found.values() or not self._fits(of_var[0], var):
                 continue
             (rest,) = clone_replace([log_likelihood], {of_var[0].output: of_var[0].output.type()})
-            # Its shape may still be asked for elsewhere; what counts is that no other path carries its value.
+            # Other paths may use the shape of the variable, but not its value.
             if pt.grad(rest, var, return_disconnected="none", disconnected_inputs="ignore") is None:
                 found[var] = of_var[0]
         return found
@@ -160,7 +160,7 @@ class RowGraphs:
 
 
 def _with_shapes(view: ModelView) -> tuple[Variable, list[Variable], list[Link], list[Variable]]:
-    """Return the graphs with parameters of known shapes: whatever follows from those alone is known too."""
+    """Return the graphs with parameters of known shapes, so that PyTensor infers further shapes."""
     row_split, parameters = view.row_split, view.parameters
     shaped = {
         # Named afterwards: pt.tensor takes a name such as "half" or "1|g" for a dtype.
@@ -180,7 +180,7 @@ def _with_shapes(view: ModelView) -> tuple[Variable, list[Variable], list[Link],
 
 
 def _table_of(link: Link, rows: Sequence[Variable]) -> int | None:
-    """Return which input the link's row is, if it is a vector of floats as it stands."""
+    """Return the place of the input that is the link's row, if that is an unchanged vector of floats."""
     for place, row in enumerate(rows):
         if row.type.dtype == "float64" and row.type.ndim == 1 and _is_plain(link.row, row):
             return place

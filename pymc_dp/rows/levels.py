@@ -1,4 +1,4 @@
-"""The levels that occur in columns of texts, and how many units have each. Confidential: for the curator only."""
+"""The levels that occur in text columns, and the number of units with each. Confidential: for the curator only."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,32 +10,31 @@ import pandas as pd
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitLevels:
-    """How many units have each level of each column. A unit has at most one level of a column."""
+    """Counts of units by level of each column. A unit has at most one level of a column."""
 
-    #: By column and level, of those that occur.
+    #: By column and level; only levels that occur.
     counts: Mapping[str, Mapping[str, int]]
-    #: The number of units and of rows, those without a level included.
+    #: The numbers of units and of rows, including those without a level.
     n_units: int
     n_rows: int
-    #: What is protected.
+    #: The protected unit.
     unit_in_words: str
 
     @classmethod
     def of_pieces(
         cls, columns: Sequence[str], unit: str | None, pieces: Iterable[Mapping[str, np.ndarray]]
     ) -> "UnitLevels":
-        """Count the levels of a table in pieces, none of which has a part of a unit.
+        """Count the levels of a table, given in pieces of whole units.
 
-        A piece has an array of texts, None where there is none, for each column; and one of units, unless each row is
-        a unit. The level of a unit of several rows is the one that most of them have; of several such, the first by
-        name.
+        A piece has an array of texts (None if missing) for each column, and an array of units unless each row is a
+        unit. The level of a unit of several rows is the most frequent one; among ties, the first by name.
         """
         counts: dict[str, Counter[str]] = {column: Counter() for column in columns}
         n_units = n_rows = 0
         for piece in pieces:
             n_rows += len(piece[columns[0]])
             each = np.arange(len(piece[columns[0]])) if unit is None else piece[unit]
-            # By numbers: pandas makes columns of texts of texts, and fails where one has no encoding.
+            # As integers: pandas converts texts to a string dtype, and fails for texts without an encoding.
             names, units = np.unique(each, return_inverse=True)
             n_units += len(names)
             for column in columns:

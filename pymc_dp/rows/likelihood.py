@@ -1,4 +1,4 @@
-"""The row engine: clipped sums over units of any factorising PyMC likelihood."""
+"""Clipped sums over units for any PyMC likelihood that is a product over rows."""
 
 import copy
 import itertools
@@ -25,23 +25,23 @@ from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 
-#: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
+#: Rows that are processed at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
-#: Rows with each response that they could have had: as many for all queries, so that one finds what another left.
+#: Rows of a chunk if responses are known: the same for all queries, so that they share cached derivatives.
 _CHUNK_OF_RESPONSES = 2048
-#: Entries of the caller's own contributions that are held at a time.
+#: Entries of the caller's own contributions in memory at a time.
 _CHUNK_ENTRIES = 2**17
-#: Numbers about possible responses that are remembered of a table: half a gigabyte.
-_REMEMBERED = 2**26
+#: Largest number of cached entries for possible responses of a table: half a gigabyte.
+_CACHE_ENTRIES = 2**26
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class RowInput:
-    """An input of the model with an entry, or a vector of them, for each row. Public: names and types.
+    """An input of the model with an entry, or a vector of entries, for each row. Public: names and types.
 
-    Its names are those of the data variable, and of what is observed there; an array may have none. The shape is that
+    The names are those of the data variable and of its observed variables; an array may have no name. The shape is that
     of one row.
     """
 
@@ -66,13 +66,13 @@ class UnitLikelihood:
     Parameters
     ----------
     view : ModelView
-        Of a model whose likelihood is a product over rows; another one raises `UnsupportedModel`.
+        A model whose likelihood is a product over rows; another one raises `UnsupportedModel`.
     first_order, expands : bool
-        Whether clipped gradients, and expansions, will be asked for: `warm_up` compiles what they need.
+        Whether clipped gradients, and expansions, will be requested: `warm_up` compiles their functions.
     beside : mapping of str to ndarray
-        Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
+        Columns that the model does not read, with an entry for each row. Queries may count them; they are inputs, too.
     other : ModelView, optional
-        Another model of the same rows, which queries compare with: its inputs are this one's, too.
+        Another model of the same rows, for comparisons: its inputs are added to this model's.
 
     Attributes
     ----------
@@ -80,9 +80,9 @@ class UnitLikelihood:
     parameters : ParameterVector
         The layout of parameters.
     unit_in_words : str
-        What is protected, for the result's metadata.
+        The protected unit, for the result's metadata.
     inputs : tuple of RowInput
-        What a row consists of.
+        The inputs that make up a row.
     """
 
     def __init__(
@@ -114,15 +114,15 @@ class UnitLikelihood:
         self._leaf_names = [leaf.observed[-1].name if leaf.observed else None for leaf in row_split.leaves]
         self.inputs = tuple(inputs)
         self._expansions: dict[bytes, UnitExpansion] = {}
-        # Log-likelihoods of all units at the points of the last log-ratio. A gradient's are left out: compiled with it,
-        # their last bits may be others, and how long a table is must not decide which ones are used.
+        # Log-likelihoods of all units at the points of the last log-ratio. Those of gradients are not cached: compiled
+        # together with a gradient, their last bits may differ, and the length of a table must not affect bits.
         self._pair: dict[bytes, FloatArray] = {}
-        self._room = _REMEMBERED
+        self._room = _CACHE_ENTRIES
         self._latest = LatestResponses(self._room)
 
     @property
     def rows_of_inputs(self) -> tuple[np.ndarray, ...]:
-        """The rows, one array for each of `inputs`. Confidential, but on a template, whose rows are invented."""
+        """The rows, one array for each of `inputs`. Confidential, except for a template, whose rows are synthetic."""
         return tuple(self._table.rows)
 
     def clipped_gradient(
@@ -136,10 +136,10 @@ class UnitLikelihood:
     ) -> ClippedSum:
         """Return the sum over units of log-likelihood gradients at `theta`, each clipped to the norm `bound`.
 
-        Contributions are truncated toward zero to multiples of `grid`, a power of two. `units`, in increasing order,
-        are those that take part, by default all: the work is proportional to their rows. `blocks` says of each value
-        variable, in the model's order, whether it takes part: norm, clip and sum are those of their coordinates alone,
-        and the result holds only those. Units and blocks that there are not raise `InvalidArgument`.
+        Contributions are truncated toward zero to multiples of `grid`, a power of two. The sum is over `units`, in
+        increasing order, by default all: the work is proportional to their rows. `blocks` selects value variables, in
+        the model's order: norm, clipping and sum are those of the selected coordinates, and the result holds only
+        these. Unknown units and blocks raise `InvalidArgument`.
         """
         point = self.parameters.split(theta)
         offsets, size = self._offsets(blocks)
@@ -152,8 +152,7 @@ class UnitLikelihood:
                 stored = found.slopes, found.vectors, found.vector_squares, found.indices
                 return int(clip.add_clipped(*stored, parts, *clipped_to, sums)), sums
             # The rows of a unit are summed before its norm is taken.
-            columns = chunk.per_unit(found.dense(parts, size))
-            return int(clip.add_clipped_columns(columns, *clipped_to, sums)), sums
+            return int(clip.add_clipped_columns(chunk.per_unit(found.dense(parts, size)), *clipped_to, sums)), sums
 
         n_clipped, total = expansion.added_up(map(add, self._chunks(units)), size)
         if self._table.starts is None:
@@ -166,8 +165,8 @@ class UnitLikelihood:
     ) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
 
-        Odd: swapping `theta` and `theta_new` changes nothing but the sign. With `units`, in increasing order, the
-        sum is over those alone.
+        Antisymmetric: swapping `theta` and `theta_new` changes the sign only. With `units`, in increasing order, the
+        sum is over these units only.
         """
         if units is None:
             wanted = (theta.tobytes(), theta_new.tobytes())
@@ -182,14 +181,14 @@ class UnitLikelihood:
     def log_ratio_moments(
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
-        """Return the sums of those log-ratios and of their squares, of all units or of some. Confidential."""
+        """Return the moments of these clipped log-ratios, of all units or of some. Confidential."""
         old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
         return ClippedMoments.of(*expansion.each_clipped_difference(old, new, bound, grid))
 
     def unit_log_likelihoods(self, theta: FloatArray, units: IntArray | None) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order, or of all. Confidential.
 
-        The work is proportional to the rows of `units`; nothing is remembered.
+        The work is proportional to the rows of `units`; nothing is cached.
         """
         log_likelihoods = np.empty(self.n_units if units is None else len(units))
         point = self.parameters.split(theta)
@@ -199,12 +198,12 @@ class UnitLikelihood:
         return log_likelihoods
 
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
-        remembered = self._pair.get(theta.tobytes())
-        return self.unit_log_likelihoods(theta, None) if remembered is None else remembered
+        """Return the log-likelihood of every unit, from a cache at the points of the last log-ratio. Confidential."""
+        cached = self._pair.get(theta.tobytes())
+        return self.unit_log_likelihoods(theta, None) if cached is None else cached
 
     def warm_up(self) -> None:
-        """Compile all that will be asked for on one synthetic row, before a run is charged and processes are forked."""
+        """Compile the functions of a run on one synthetic row, before the run is charged and processes are forked."""
         one, theta = self._on(self._table.synthetic_row()), np.zeros(self.n_parameters)
         one.clipped_log_ratio(theta, theta, 1.0, 1.0)
         one.log_ratio_moments(theta, theta, 1.0, 1.0, units=np.zeros(1, dtype=np.int64))
@@ -221,12 +220,12 @@ class UnitLikelihood:
 
     @property
     def knows_responses(self) -> bool:
-        """Whether the model says which responses a row could have had. It depends on the model's graph alone."""
+        """Whether the possible responses of a row are known. It depends on the model's graph alone."""
         return self._responses is not None
 
     @property
     def size_of_other(self) -> int | None:
-        """How many parameters the other model has; None where there is none."""
+        """The number of parameters of the other model; None without another model."""
         return None if self._other is None else self._other.parameters.size
 
     @property
@@ -236,9 +235,9 @@ class UnitLikelihood:
 
     @property
     def structure(self) -> NDArray[np.bool_] | None:
-        """Which entries a unit's curvature can have, shape (parameters, parameters); None for all.
+        """A mask of possible nonzero entries of a unit's curvature, shape (parameters, parameters); None for all.
 
-        Two entries of a vector that a row's index selects from never share a row: the model's graph says so.
+        By the model's graph, two entries of a vector from which rows gather by an index are never in the same row.
         """
         if not self.one_row_a_unit:
             return None
@@ -253,9 +252,9 @@ class UnitLikelihood:
 
     @property
     def unidentified(self) -> FloatArray | None:
-        """Directions along which no row's log-likelihood changes, shape (parameters, directions); None for no such.
+        """Directions along which no row's log-likelihood changes, shape (parameters, directions); None without any.
 
-        An intercept beside deviations of groups from it: the model's graph says that it may be moved into all of them.
+        They are found in the model's graph: an intercept, for example, can be moved into all deviations of groups.
         """
         found = []
         for number, first in enumerate(self._engine.graphs.same_slopes):
@@ -264,7 +263,7 @@ class UnitLikelihood:
         return np.hstack(found) if found else None
 
     def _of_all_members(self, number: int) -> FloatArray:
-        """Return for each slope of a variable which parameters it is that of, shape (parameters, slopes)."""
+        """Return indicators of the parameters that each slope of a variable belongs to, shape (parameters, slopes)."""
         part, entries = self._engine.graphs.parts[number], self.parameters.slices[number]
         found = np.zeros((self.n_parameters, part.k))
         found[entries] = np.tile(np.eye(part.k), (part.size, 1))
@@ -272,19 +271,19 @@ class UnitLikelihood:
 
     @property
     def observed_leaves(self) -> list[str] | None:
-        """The observed variable behind each table; None if there are others, or units of rows."""
+        """The observed variable of each table; None if there are other tables, or units of several rows."""
         found = [name for name in self._leaf_names if name is not None]
         return found if self.one_row_a_unit and len(found) == len(self._leaf_names) else None
 
     def on_rows(
         self, tables: Sequence[np.ndarray], starts: IntArray | None = None, *, one_of_many: bool = False
     ) -> "UnitLikelihood":
-        """Return the same likelihood on other rows, one table for each input; none of its own data.
+        """Return the same likelihood on other rows, one table for each input, without its own data.
 
-        `starts` says where the rows of each unit begin, as in `RowTable`; None if every row is a unit of its own. With
-        `one_of_many` tables less is remembered: together they may be large.
+        The rows of each unit begin at `starts`, as in `RowTable`; None if every row is a unit of its own. With
+        `one_of_many` tables nothing about responses is cached: the caches together may be large.
         """
-        return self._on(self._table.with_rows(tables, starts), 0 if one_of_many else _REMEMBERED)
+        return self._on(self._table.with_rows(tables, starts), 0 if one_of_many else _CACHE_ENTRIES)
 
     def on_no_rows(self) -> "UnitLikelihood":
         """Return the same likelihood without rows."""
@@ -292,31 +291,31 @@ class UnitLikelihood:
         return self._on(self._table.with_rows([rows[:0] for rows in self._table.rows], starts))
 
     def with_units_of_rows(self) -> "UnitLikelihood":
-        """Return the same likelihood for tables whose units have several rows; here each still has one."""
+        """Return the same likelihood for tables with units of several rows; each unit here still has one row."""
         return self.on_rows(self._table.rows, np.arange(self.n_rows + 1, dtype=np.int64))
 
-    def _on(self, table: RowTable, room: int = _REMEMBERED) -> "UnitLikelihood":
+    def _on(self, table: RowTable, room: int = _CACHE_ENTRIES) -> "UnitLikelihood":
         other = copy.copy(self)
         other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, _room=room)
         other.forget()
         return other
 
     def forget(self) -> None:
-        """Forget what was computed. Expansions and their likelihood refer to each other: freed late, or never."""
-        self.__dict__.update(self._nothing_remembered())
+        """Clear all caches. Expansions and their likelihood refer to each other, which delays freeing their memory."""
+        self.__dict__.update(self._empty_caches())
 
-    def _nothing_remembered(self) -> dict[str, Any]:
+    def _empty_caches(self) -> dict[str, Any]:
         return {"_pair": {}, "_expansions": {}, "_latest": LatestResponses(self._room)}
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
-        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
+        """Return the expansion of every unit around a centre; the latest one is cached. Confidential."""
         self.refuse_other_shapes(centre.theta, centre.preconditioner)
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
 
     def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse a point, or a preconditioner, of another shape: compiled loops would read beyond it."""
+        """Refuse a point, or a preconditioner, of another shape: compiled loops would read out of bounds."""
         size = self.n_parameters
         if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):
             raise InvalidArgument(
@@ -326,7 +325,7 @@ class UnitLikelihood:
     def each_chunk(
         self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
-        """Yield the results of `work` on derivatives of the units, chunk by chunk, of all or of some. Confidential."""
+        """Yield the results of `work` on all or some units, chunk by chunk. Confidential."""
         of_model = self._engine, self.parameters, self._responses, self._other, self._kinked, self._latest
         most = _CHUNK_ROWS if self._responses is None else _CHUNK_OF_RESPONSES
         for chunk in self._chunks(units, min(size or most, most)):
@@ -343,50 +342,46 @@ class UnitLikelihood:
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`.
 
-        `contributions` is called with some units at a time, and returns an array of shape (units of the chunk, `size`);
-        another shape raises `InvalidArgument`. A row of it has to depend on its own unit alone, to the last bit, and
-        nothing may be raised that depends on the rows of the table. A contribution that is not finite counts as zero.
-        One whose norm is exactly the bound counts as clipped: it loses a part of 2**-40, for the roundings of the norm.
-        `grid` and `units` are those of `clipped_gradient`; slices of chunks count within `units`.
+        `contributions` is called with the units of a chunk, and returns an array of shape (units of the chunk, `size`);
+        another shape raises `InvalidArgument`. A row of the array must depend on its own unit alone, to the last bit,
+        and errors must not depend on the rows of the table. A contribution that is not finite counts as zero. One whose
+        norm is exactly the bound counts as clipped: it is reduced by the fraction 2**-40, for the rounding of the norm.
+        For `grid` and `units` see `clipped_gradient`; slices of chunks count within `units`.
         """
 
         def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
-            with np.errstate(all="ignore"):  # a warning would tell that a unit is not finite
+            with np.errstate(all="ignore"):  # a warning would reveal that a unit is not finite
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")
             columns, sums = np.ascontiguousarray(found.T), np.zeros(size, dtype=np.int64)
             return clip.add_clipped_columns(columns, clip.shrunk(bound, size), 1.0 / grid, sums), sums
 
-        chunks = self.each_chunk(add, units, size=max(1, _CHUNK_ENTRIES // size))
-        n_clipped, total = expansion.added_up(chunks, size)
+        n_clipped, total = expansion.added_up(self.each_chunk(add, units, size=max(1, _CHUNK_ENTRIES // size)), size)
         return ClippedSum(total, grid, bound, n_clipped)
 
     def _chunks(self, units: IntArray | None, size: int | None = None) -> Iterator[Chunk]:
-        """Yield chunks of all units, or of those of a batch, which the work is proportional to."""
+        """Yield chunks of all units, or of the units of a batch; the work is proportional to their rows."""
         return self._table.chunks(size or _CHUNK_ROWS) if units is None else self._table.batch(units, _CHUNK_ROWS)
 
     def _offsets(self, blocks: Sequence[bool] | None) -> tuple[list[int | None], int]:
-        """Return where each value variable begins in a vector of those that take part, and the vector's size.
-
-        None for the others.
-        """
-        taken = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
-        if len(taken) != len(self.parameters.slices) or not any(taken):
+        """Return the offset of each selected value variable in their joint vector (None for others), and its length."""
+        selected = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
+        if len(selected) != len(self.parameters.slices) or not any(selected):
             raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
-        sizes = [(each.stop - each.start) * part for each, part in zip(self.parameters.slices, taken, strict=True)]
-        *begins, size = itertools.accumulate(sizes, initial=0)
-        return [begin if part else None for begin, part in zip(begins, taken, strict=True)], size
+        lengths = [(each.stop - each.start) * part for each, part in zip(self.parameters.slices, selected, strict=True)]
+        *begins, length = itertools.accumulate(lengths, initial=0)
+        return [begin if part else None for begin, part in zip(begins, selected, strict=True)], length
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **self._nothing_remembered()}
+        return {**self.__dict__, **self._empty_caches()}
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
 
 
 def _engine_of(view: ModelView) -> RowEngine:
-    """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
+    """Return the engine of a model's rows, after the check that the likelihood is a product over rows."""
     found = RowEngine(RowGraphs(view))
     check_factorisation(view, found)
     return found

@@ -1,6 +1,6 @@
-"""`clip`, the module of compiled loops, imported when it is first asked for something.
+"""A lazy import of `clip`, the module of compiled loops.
 
-With it comes Numba, which takes long to import, and which a process that only plans or unpickles does not need.
+The module imports Numba, which takes long, and which a process that only plans or unpickles does not need.
 """
 
 import importlib
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _OnDemand:
-    """Stands for the module, and has its attributes."""
+    """A proxy for the module, with the same attributes."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("pymc_dp.rows.clip"), name)

@@ -1,12 +1,12 @@
-"""The rows in partitions: what is asked of all units is asked of each partition, and the answers are added.
+"""Sums over the units of a table in partitions: each partition computes its sum, and the sums are added.
 
-Every answer is a sum over units of clipped contributions, exact integers on a public grid. A unit's contribution
-depends, to the last bit, on its own rows alone, and integers add up in any order: a table gives the same sums however
-it is cut, and wherever the pieces are. Two conditions have to hold of the pieces, and whoever makes them sees to it:
-each unit is in one of them, whole; and the rows of a unit stand in one order.
+Every partial sum is a sum over units of clipped contributions, exact integers on a public grid. A unit's contribution
+depends, to the last bit, on its own rows alone, and integer sums do not depend on their order: a table has the same
+sums for any partition and in any place. The code that makes partitions ensures two conditions: all rows of a unit are
+in one partition, and the rows of a unit have one order.
 
-Nothing here knows where partitions are. `Partitions` is what an engine fulfils: of this process
-(`pymc_dp.tables.local`) or of a cluster (`pymc_dp.tables.on_dask`).
+This module does not depend on the place of the partitions. The protocol `Partitions` is implemented for this process
+(`pymc_dp.tables.local`) and for a cluster (`pymc_dp.tables.on_dask`).
 """
 
 import functools
@@ -23,24 +23,24 @@ from pymc_dp.rows.expansion import ExpansionPoint
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
 
-#: The answer of a partition.
+#: The partial sum of a partition.
 Partial = ClippedSum | ClippedMoments
 
-#: The sums that a partition is asked for: of its rows, and of an expansion of them.
+#: The sums that a partition computes: of its rows, and of an expansion of them.
 OF_ROWS = frozenset({"clipped_gradient", "clipped_log_ratio", "log_ratio_moments", "sum_over_units"})
 OF_EXPANSION = frozenset({"curvature", "clipping_loss", "residual", "residual_sizes", "residual_moments"})
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass over the rows: which sum, and of what. Public: it holds points, bounds and functions, no row."""
+    """A request for one pass over the rows. Public: it holds points, bounds and functions, no row."""
 
-    #: A method of `UnitLikelihood` in `OF_ROWS`, or one of `UnitExpansion` in `OF_EXPANSION`.
+    #: The sum: a method of `UnitLikelihood` in `OF_ROWS`, or a method of `UnitExpansion` in `OF_EXPANSION`.
     name: str
-    #: What it is called with.
+    #: The arguments of the method.
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
-    #: The centre of the expansion that is asked; None if the rows are.
+    #: The centre of the expansion; None for sums of the rows.
     point: ExpansionPoint | None = None
 
     def __post_init__(self) -> None:
@@ -49,41 +49,41 @@ class Pass:
 
 
 class Partitions(Protocol):
-    """Where the rows are."""
+    """The partitions of a table."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """How many units each partition has."""
+        """The number of units of each partition."""
         ...
 
     @property
     def may_be_forked(self) -> bool:
-        """Whether a process that is forked from this one can ask; if not, it has to be a fresh one."""
+        """Whether a forked process may send requests; if not, processes must be spawned."""
         ...
 
-    def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterable[Partial]:
-        """Return the answers of all partitions, in any order; those without units of a batch may be left out.
+    def answers(self, request: Pass, units: Sequence[IntArray] | None) -> Iterable[Partial]:
+        """Return the partial sums of all partitions, in any order; partitions without units of a batch may be left out.
 
-        `units` says for each partition which of its units take part, as `answer` takes them; None: all.
+        `units` lists for each partition the units to sum over, as for `answer`; None: all.
         """
         ...
 
     def refuse_changes(self) -> None:
-        """Refuse, if the rows are not those that they were when they were opened."""
+        """Refuse if the rows have changed since they were opened."""
         ...
 
 
-def answer(rows: UnitLikelihood, asked: Pass, units: IntArray | None = None) -> Partial:
-    """Return the answer of one partition. Confidential. Nothing that happens shows in a warning."""
-    options = asked.options if units is None else {**asked.options, "units": units}
+def answer(rows: UnitLikelihood, request: Pass, units: IntArray | None = None) -> Partial:
+    """Return the partial sum of one partition. Confidential. No warning reveals a value."""
+    options = request.options if units is None else {**request.options, "units": units}
     with np.errstate(all="ignore"):  # of this thread alone
-        asked_of = rows if asked.point is None else rows.expansion(asked.point)
-        found: Partial = getattr(asked_of, asked.name)(*asked.arguments, **options)
+        source = rows if request.point is None else rows.expansion(request.point)
+        found: Partial = getattr(source, request.name)(*request.arguments, **options)
     return found
 
 
 def _added_up(name: str) -> Callable[..., Any]:
-    """Return a method that asks every partition for a sum, and adds up the answers."""
+    """Return a method that requests a sum from every partition, and adds the partial sums."""
 
     def total(self: Any, *arguments: Any, units: IntArray | None = None, **options: Any) -> Any:
         return self.added(Pass(name, arguments, options, self.centre), units)
@@ -94,11 +94,11 @@ def _added_up(name: str) -> Callable[..., Any]:
 class PartitionedUnits:
     """The likelihood of a table in partitions: its sums are those of `UnitLikelihood`, with the same arguments.
 
-    Confidential: only the curator may call it. Of `template`, the model's likelihood on invented rows, structure,
-    engine and parameters are used, its rows never. `declared` is the declaration of the columns, as JSON, or empty.
+    Confidential: only the curator may call it. `template` is the model's likelihood on synthetic rows: its structure,
+    engine and parameters are used, never its rows. `declared` is the declaration of the columns, as JSON, or empty.
     """
 
-    #: The rows are asked, not an expansion of them.
+    #: The sums are those of the rows, not of an expansion.
     centre = None
     clipped_gradient = _added_up("clipped_gradient")
     clipped_log_ratio = _added_up("clipped_log_ratio")
@@ -108,11 +108,11 @@ class PartitionedUnits:
     def __init__(
         self, template: UnitLikelihood, partitions: Partitions, n_rows: int, unit_in_words: str, declared: str = ""
     ) -> None:
-        #: On invented rows; its units have as many rows as here: one, or several.
+        #: On synthetic rows; its units, like those of the table, have one row or several.
         self.template = template
         self._no_rows = template.on_no_rows()
         self._partitions = partitions
-        #: Where the units of each partition begin, and where those of the last one end.
+        #: The first unit of each partition, and the end of the last partition.
         self._begins = np.cumsum([0, *partitions.lengths]).astype(np.int64)
         self.n_units = int(self._begins[-1])
         self.n_rows = n_rows
@@ -122,26 +122,25 @@ class PartitionedUnits:
         self.knows_responses = template.knows_responses
         self.structure, self.unidentified = template.structure, template.unidentified
         self.size_of_other = template.size_of_other
-        # What concerns the model alone is asked of the template, what concerns the rows of where they are.
+        # Checks of the model use the template, checks of the rows use the partitions.
         self.refuse_other_shapes = template.refuse_other_shapes
         self.refuse_changes = partitions.refuse_changes
 
     @property
     def may_be_forked(self) -> bool:
-        """Whether a process that is forked from this one can ask; if not, it has to be a fresh one."""
+        """See `Partitions.may_be_forked`."""
         return self._partitions.may_be_forked
 
-    def added(self, asked: Pass, units: IntArray | None = None) -> Any:
-        """Return the sum of the answers of all partitions."""
-        of_partitions = None if units is None else self._split(checked_units(units, self.n_units))
-        # The sum over no rows: where adding begins. Wrong arguments are refused here, before rows are touched.
-        nothing = answer(self._no_rows, asked)
-        return functools.reduce(operator.add, self._partitions.answers(asked, of_partitions), nothing)
-
-    def _split(self, units: IntArray) -> list[IntArray]:
-        """Return for each partition which of its units are among `units`, counted within it."""
-        cuts = np.searchsorted(units, self._begins)
-        return [units[cuts[i] : cuts[i + 1]] - self._begins[i] for i in range(len(cuts) - 1)]
+    def added(self, request: Pass, units: IntArray | None = None) -> Any:
+        """Return the total of the partial sums of all partitions."""
+        of_partitions: list[IntArray] | None = None
+        if units is not None:  # the units of each partition, numbered within it
+            units = checked_units(units, self.n_units)
+            cuts = np.searchsorted(units, self._begins)
+            of_partitions = [units[cuts[i] : cuts[i + 1]] - self._begins[i] for i in range(len(cuts) - 1)]
+        # The sum over no rows, the zero of the addition. It refuses wrong arguments before rows are read.
+        zero = answer(self._no_rows, request)
+        return functools.reduce(operator.add, self._partitions.answers(request, of_partitions), zero)
 
     def expansion(self, centre: ExpansionPoint) -> "PartitionedExpansion":
         """Return the expansion of every unit around a point."""

@@ -1,8 +1,8 @@
-"""Whether another process computes the same bits: values of invented rows, and versions of packages.
+"""Compare processes by the bits of values of synthetic rows, and by versions of packages.
 
-Sums of partitions add up to the same bits wherever they are computed, if every machine computes a row's values alike.
-Compiled code does so on machines of one kind. Whether it does is not assumed: each process computes log-likelihoods and
-derivatives of the template's rows, which are public, and compares.
+Sums of partitions have the same bits on all machines if each machine computes the same bits for a row. Compiled code
+does so on machines of one kind. This is checked, not assumed: each process computes log-likelihoods and derivatives of
+the template's rows, which are public, and the results are compared.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
 
-#: What has a say in the bits, and in which block a unit belongs to.
+#: Packages that determine the bits, and the block of a unit.
 _PACKAGES = ("pymc_dp", "pymc", "pytensor", "numba", "llvmlite", "numpy", "pandas", "scipy")
 #: Points at which rows are evaluated: near zero, at usual distances, and far out.
 _SCALES = (0.0, 0.1, 0.5, 1.0, 3.0, 10.0)
@@ -33,7 +33,7 @@ def bits_of(template: UnitLikelihood) -> str:
     digest = hashlib.blake2b(digest_size=16)
     with np.errstate(all="ignore"):
         for values in _values(template):
-            # A number that is none has many bit patterns, which mean the same.
+            # NaN has many bit patterns.
             known = np.where(np.isnan(values), np.nan, values)
             digest.update(np.ascontiguousarray(known).tobytes())
     return digest.hexdigest()

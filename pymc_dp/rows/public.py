@@ -1,4 +1,4 @@
-"""Synthetic tables: rows that are nobody's, so that everything may be computed from them, freely and exactly."""
+"""Synthetic tables: their rows are not protected, so that exact computations on them are free of privacy cost."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from pymc_dp.rows.likelihood import UnitLikelihood
 class PublicUnits:
     """The units of a synthetic table and their derivatives, as plain arrays.
 
-    Of the likelihood of a model that holds synthetic data only.
+    The likelihood must be that of a model that holds synthetic data only.
     """
 
     def __init__(self, likelihood: UnitLikelihood) -> None:
@@ -31,11 +31,11 @@ class PublicUnits:
         return np.concatenate(list(self._likelihood.each_chunk(lambda chunk: chunk.gradient(theta))))
 
     def curvatures(self, theta: FloatArray) -> FloatArray:
-        """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
-        ways = np.eye(self._likelihood.n_parameters)
+        """Return the negative Hessian of every unit's log-likelihood, shape (units, parameters, parameters)."""
+        axes = np.eye(self._likelihood.n_parameters)
 
         def curvatures(chunk: UnitsOfChunk) -> FloatArray:
-            return np.stack([chunk.curvature_times(theta, way) for way in ways], axis=2)
+            return np.stack([chunk.curvature_times(theta, axis) for axis in axes], axis=2)
 
         return np.concatenate(list(self._likelihood.each_chunk(curvatures)))
 
@@ -43,8 +43,8 @@ class PublicUnits:
 class SyntheticTable:
     """A synthetic table that the user provides, through the same model written on it.
 
-    Parameters of other shapes than `parameter_shapes`, those of the model of the protected data, raise
-    `UnsupportedModel`. An array for `unit_index` does not fit its rows and is left out.
+    `parameter_shapes` are those of the model of the protected data; other shapes raise `UnsupportedModel`. An array for
+    `unit_index` does not fit the synthetic rows and is ignored.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SyntheticTable:
         return self._units
 
     def prior_draws(self) -> list[FloatArray]:
-        """Return none: the table does not depend on the parameters."""
+        """Return no draws: the table does not depend on the parameters."""
         return []
 
     def stand_in(self) -> UnitLikelihood:
@@ -102,14 +102,14 @@ class Simulation:
         return self._stand_in
 
     def at(self, theta: FloatArray) -> PublicUnits:
-        """Return rows drawn from the model at `theta`, the same ones when it is asked for again."""
+        """Return rows drawn from the model at `theta`. Consecutive calls at one point return the same rows."""
         key = theta.tobytes()
         if key not in self._latest:
             self._latest = {key: PublicUnits(self._rows_at(theta))}
         return self._latest[key]
 
     def _rows_at(self, theta: FloatArray) -> UnitLikelihood:
-        assert self._simulator is not None  # noqa: S101  it is left behind where this is pickled
+        assert self._simulator is not None  # noqa: S101  pickles have no simulator
         return self._empty.on_rows(self._simulator.rows_at(theta))
 
     def _first_rows(self) -> UnitLikelihood:

@@ -1,8 +1,8 @@
-"""Responses that a row could have had, and with what probability by the model: means over them ask no row's own.
+"""The possible responses of a row, and their probabilities in the model. Means over them do not use the row's response.
 
-A clipped score is biased where long scores point to one side: in a regression of counts, the large counts. What
-clipping takes off on average over the responses that the model draws for the row's covariates is added again
-(`pymc_dp.release.preconditioned`), and then nothing is missing on average where the model holds.
+Clipping biases the sum of scores if large scores have one sign, such as those of large counts in a regression of
+counts. The mean of the clipped part, over responses from the model given the row's covariates, is added to the clipped
+score (`pymc_dp.release.preconditioned`), so that the mean of the sum is zero if the model holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,14 @@ from pymc_dp.model.structure import ResponsesOfRows
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.table import IntArray
 
-#: Of more responses than this, every so many-th is asked for first.
-_FIRST_ASKED = 8
-#: Every how many-th of them can be enough.
-_STRIDES = np.array([1, 2, 4, _FIRST_ASKED], dtype=np.uint8)
-#: Between two of those whose log-likelihoods both are smaller than the largest by this, nothing counts: e^-30 is 1e-13.
+#: Stride of the first pass over the possible responses, if there are more than twice this number.
+_FIRST_STRIDE = 8
+#: Possible strides of the second pass.
+_STRIDES = np.array([1, 2, 4, _FIRST_STRIDE], dtype=np.uint8)
+#: Responses between two of the first pass are skipped if both log-likelihoods are this far below the largest: e^-30 is
+#: 1e-13.
 _FAR_BELOW = 30.0
-#: And by which logarithm the probabilities are smaller of responses that are counted to see how much a row's vary.
+#: Responses of the first pass within this of the largest log-probability measure the spread of a row's response.
 _FEW_BELOW = 8.0
 #: Responses of a smaller probability are left out of means.
 _NEGLIGIBLE = 1e-9
@@ -32,11 +33,11 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class PossibleResponses:
-    """Responses that one input of the rows could have held instead. Public: a function of the model's distributions.
+    """The possible values of the input that holds responses. Public: a function of the model's distributions.
 
-    `place` is the input that holds the responses. `values` are these in increasing order, or some of them where they
-    are infinitely many; each stands for `stand_for` of them, which is 1 where these are all. Where they are `dense`,
-    rows whose responses vary much are told enough by some of them at equal distances.
+    `place` is the input. `values` are the possible responses in increasing order, or a grid of them if they are
+    infinitely many; `stand_for` are the quadrature weights of the grid, or 1. For a `dense` grid a coarser one suffices
+    for rows whose response varies much.
     """
 
     place: int
@@ -46,65 +47,60 @@ class PossibleResponses:
 
     @property
     def _step(self) -> int:
-        return _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
+        return _FIRST_STRIDE if len(self.values) > 2 * _FIRST_STRIDE else 1
 
     def strides(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> NDArray[np.uint8]:
-        """Return every how many-th response counts from one to the next of those that are asked for first.
+        """Return the strides of the responses that count, from each response of the first pass to the next.
 
-        Shape (responses that are asked for first, rows), powers of 2. `log_likelihoods` returns those of the rows with
-        each of some of `values`, which are named by their places there, shape (responses, rows). Of many responses it
-        is asked for every eighth, and these always count. Those between two count if one of the two is not far below
-        the row's largest. Nothing else does where probabilities have one mode, or modes that are as wide as the
-        distance of those responses.
+        Shape (responses of the first pass, rows), powers of 2. `log_likelihoods` takes places in `values` and returns
+        the rows' log-likelihoods of these responses, shape (responses, rows). The first pass takes every eighth of many
+        responses, and these always count. Responses between two of them count unless the log-likelihoods of both are
+        far below the row's largest. No others matter if the probabilities have one mode, or modes that are at least as
+        wide as the spacing of the first pass.
         """
         first = np.arange(0, len(self.values), self._step)
         if self._step == 1:
             return np.ones((first.size, n_rows), dtype=np.uint8)
         logs = log_likelihoods(first)
-        near = clip.are_near(logs, _FAR_BELOW)
-        return np.where(near, self._enough(logs, first) if self.dense else _STRIDES[0], _STRIDES[-1])
-
-    def _enough(self, logs: FloatArray, first: IntArray) -> NDArray[np.uint8]:
-        """Return every how many-th response tells enough of each row: they are a standard deviation apart, or less.
-
-        Those that are less than e^8 times as rare as the one that occurs most are up to four standard deviations away,
-        if responses are normal.
-        """
-        weighted = logs + np.log(np.array(self.stand_for)[first])[:, None]
-        inside = np.sum(weighted > np.fmax.reduce(weighted, axis=0) - _FEW_BELOW, axis=0)
-        return _STRIDES[np.searchsorted(_STRIDES[1:], inside)]
+        sufficient = _STRIDES[:1]
+        if self.dense:  # responses at most a standard deviation apart suffice
+            weighted = logs + np.log(np.array(self.stand_for)[first])[:, None]
+            # Normal responses with a density above e^-8 of the largest are within four standard deviations of the mode.
+            inside = np.sum(weighted > np.fmax.reduce(weighted, axis=0) - _FEW_BELOW, axis=0)
+            sufficient = _STRIDES[np.searchsorted(_STRIDES[1:], inside)]
+        return np.where(clip.are_near(logs, _FAR_BELOW), sufficient, _STRIDES[-1])
 
     def alike(self, strides: NDArray[np.uint8], most: int) -> list[IntArray]:
-        """Return the places of rows for which about the same responses count, with up to about `most` of all rows."""
+        """Return groups of rows for which about the same responses count, with about `most` pairs in each at most."""
         between = strides < self._step
         last = len(between) - np.argmax(between[::-1], axis=0)
-        n_asked = int(np.sum(self._step // strides))
-        return np.array_split(np.lexsort((last, strides.min(axis=0))), -(-n_asked // most) or 1)
+        n_pairs = int(np.sum(self._step // strides))  # of a row and a response that counts
+        return np.array_split(np.lexsort((last, strides.min(axis=0))), -(-n_pairs // most) or 1)
 
     def probabilities(
         self, log_likelihoods: Callable[[IntArray], FloatArray], strides: NDArray[np.uint8], least: float = _NEGLIGIBLE
     ) -> tuple[IntArray, FloatArray]:
-        """Return which responses count for some row, and their probabilities, shape (responses, rows).
+        """Return the places of the responses that count for some row, and their probabilities, (responses, rows).
 
-        Each row's add up to 1, but for those up to `least`, which are zero. Where that cannot be, all are. What counts
-        for a row is decided by this row alone: another row has its log-likelihoods computed for nothing.
+        The probabilities of a row add up to 1 before those up to `least` are set to zero; all are zero if they cannot
+        be normalised. The row alone decides which responses count for it: log-likelihoods of others are not used.
         """
         numbers = np.arange(len(self.values))
         finest = np.repeat(strides.min(axis=1, initial=self._step), self._step)[: numbers.size]
-        asked = np.flatnonzero(numbers % finest == 0)
-        weights = np.array(self.stand_for)[asked]
-        shares, occur = clip.probabilities(log_likelihoods(asked), weights, asked, strides, self._step, least)
-        return (asked, shares) if self._step == 1 else (asked[occur], shares[occur])
+        which = np.flatnonzero(numbers % finest == 0)
+        weights = np.array(self.stand_for)[which]
+        shares, occur = clip.probabilities(log_likelihoods(which), weights, which, strides, self._step, least)
+        return (which, shares) if self._step == 1 else (which[occur], shares[occur])
 
 
 def possible_responses(leaves: Sequence[RowLeaf], responses: ResponsesOfRows) -> PossibleResponses | None:
-    """Return the possible responses of a row, if the model says which, and one input holds them."""
+    """Return the possible responses of a row, if they are known and one input holds them; else None."""
     places = [place for place, leaf in enumerate(leaves) if leaf.observed and leaf.row_shape() == ()]
     if not responses.values or len(places) != 1:
         return None
     values = np.array(responses.values)
     held = leaf_value(leaves[places[0]].source).dtype
-    if held.kind in "iu":  # writing a larger number would raise
+    if held.kind in "iu":  # converting a larger number would raise
         values = values[values <= np.iinfo(held).max]
     half = 0.5 * np.diff(values)
     beyond = (0.5, 0.5) if responses.are_whole else (half[0], half[-1])

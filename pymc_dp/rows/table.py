@@ -1,4 +1,4 @@
-"""The rows, cut into chunks of whole units."""
+"""The rows of a table, and chunks of whole units."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chunk:
-    """Whole units that are worked on together. Confidential."""
+    """Whole units that are processed together. Confidential."""
 
     units: slice
-    #: Where the rows of each begin, counted within the chunk, shape (units + 1,); None if every row is a unit.
+    #: The first row of each unit, counted within the chunk, shape (units + 1,); None if every row is a unit.
     starts: IntArray | None
     #: One array for each input, with the row axis first; read-only.
     rows: list[np.ndarray]
-    #: What the rows are consecutive rows of, if anything, and where they begin there.
+    #: The table of which the chunk is a slice, if any, and the first row of the slice.
     table: "RowTable | None" = None
     begin: int = 0
 
     @property
     def n_rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.rows[0])
 
     def squares(self, place: int) -> FloatArray:
@@ -39,7 +39,7 @@ class Chunk:
         return _read_only(clip.vector_squares(self.rows[place]))
 
     def of_units(self, units: IntArray) -> "Chunk":
-        """Return some units, each of them a row, in another order."""
+        """Return a chunk of some units in the given order; every row must be a unit."""
         return Chunk(slice(0, units.size), None, [_read_only(values[units]) for values in self.rows])
 
     def per_unit(self, columns: FloatArray) -> FloatArray:
@@ -50,9 +50,9 @@ class Chunk:
 
 
 class RowTable:
-    """The rows of a model's inputs, and which of them belong to which unit. Confidential.
+    """The rows of a model's inputs, and the unit of each row. Confidential.
 
-    The arrays, one for each input, have the row axis first and are C-contiguous; they are kept without copying. The
+    The arrays, one for each input, have the row axis first and are C-contiguous; they are stored without copying. The
     rows of each unit begin at `starts`, shape (units + 1,); None if every row is a unit of its own.
     """
 
@@ -67,9 +67,9 @@ class RowTable:
     def grouped(
         cls, rows: Sequence[np.ndarray], unit_of_row: np.ndarray, places: np.ndarray | None = None
     ) -> "RowTable":
-        """Return a table whose rows are copied in the order of their units, which `unit_of_row` names.
+        """Return a table with a copy of the rows, sorted by their units (`unit_of_row`).
 
-        Rows of a unit are in the order of `places`, by default in which they are here.
+        Rows of a unit are sorted by `places`; by default they keep their order.
         """
         order = np.lexsort((unit_of_row,) if places is None else (places, unit_of_row))
         units = unit_of_row[order]
@@ -78,7 +78,7 @@ class RowTable:
         return cls([np.ascontiguousarray(values[order]) for values in rows], starts)
 
     def with_rows(self, rows: Sequence[np.ndarray], starts: IntArray | None) -> "RowTable":
-        """Return a table of other rows of the same types, in the order of their units."""
+        """Return a table of other rows of the same types, sorted by their units."""
         alike = [np.ascontiguousarray(new, dtype=old.dtype) for new, old in zip(rows, self.rows, strict=True)]
         return RowTable(alike, starts)
 
@@ -88,13 +88,13 @@ class RowTable:
         return self.with_rows(rows, None if self.starts is None else np.array([0, 1], dtype=np.int64))
 
     def squares(self, place: int) -> FloatArray:
-        """Return the squared norm of every row of an input of vectors, computed once."""
+        """Return the squared norm of every row of an input of vectors, from a cache."""
         if place not in self._squares:
             self._squares[place] = _read_only(clip.vector_squares(self.rows[place]))
         return self._squares[place]
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Yield chunks of whole units, of `size` rows or so."""
+        """Yield chunks of whole units, of about `size` rows."""
         first = 0
         while first < self.n_units:
             last, starts = min(first + size, self.n_units), None
@@ -134,9 +134,9 @@ class RowTable:
 
 
 def checked_units(units: IntArray, n_units: int) -> IntArray:
-    """Return the units of a batch, refused if they do not increase strictly or are not among `n_units`.
+    """Return the units of a batch; refuse them if they do not increase strictly or are not below `n_units`.
 
-    A unit named twice would count twice, beyond the sensitivity.
+    A repeated unit would contribute twice, beyond the sensitivity.
     """
     units = np.asarray(units)
     if units.ndim != 1 or units.dtype != np.int64:
@@ -147,7 +147,7 @@ def checked_units(units: IntArray, n_units: int) -> IntArray:
 
 
 def _read_only(values: np.ndarray) -> np.ndarray:
-    """Return a view that nothing writes into, so that all chunks have one type and functions are compiled once."""
+    """Return a read-only view: all chunks then have the same Numba type, and functions are compiled once."""
     view = values.view()
     view.flags.writeable = False
     return view

@@ -87,7 +87,7 @@ def test_what_one_line_doubts_no_other_trusts(widening, monkeypatch):
     found = Quality(**({"clip_fractions": {}} | GOOD | {"doubtful": ("k",), "widening": widening}))
     monkeypatch.setattr(verdict_module, "quality", lambda _: found)
     report = quality_report(of_clipped_ratios())
-    assert "of k draws may be more than three times too narrow" in report
+    assert "draws of k may be more than three times too narrow" in report
     assert "but for the intervals of k: " in report or "Intervals can be trusted, but for those of k, and" in report
 
 
