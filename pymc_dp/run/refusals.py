@@ -1,12 +1,15 @@
-"""Refusals of arguments: misplaced budgets and DP steps, and options that PyMC would refuse too late or publish."""
+"""Refusals and warnings of arguments: misplaced budgets and steps, options that PyMC would refuse late or publish."""
 
+import contextlib
 import dataclasses
 import inspect
 import multiprocessing
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +29,10 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.steps.arguments import StepWithoutBudget
 from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.tables import Table
-from pymc_dp.tables.template import are_of_a_template
+from pymc_dp.tables.template import are_of_a_template, lengths_of_templates
 
+#: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
+NOT_THE_CALLER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))
 #: PyMC has no option of that name, and passes it to NUTS, which ignores it.
 _BUDGET = "budget"
 #: Names of options of differentially private software: substrings, and whole words within names.
@@ -178,6 +183,34 @@ def refuse_no_table(data: Any) -> None:
         raise InvalidArgument(
             f"data= must be a pymc_dp.Table, not a {type(data).__name__}: table = dp.Table(frame, schema=[...]), with "
             'the model on table.template, or dp.Table(frame, x=["age"], y="default").'
+        )
+
+
+def warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
+    """Warn of an infinite epsilon, and of a delta that allows the publication of a whole row."""
+    messages = []
+    if not budget.private:
+        messages.append(
+            "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added except what the step's settings give, "
+            "and the result reveals the table. This is for debugging on public or simulated data; publish nothing."
+        )
+    if budget.relation == "substitute" and budget.delta >= 1.0 / n_units:
+        messages.append(
+            f"delta={budget.delta:g} is not below 1/n = {1.0 / n_units:.2g}: publishing one person's whole row would "
+            "satisfy it. Choose delta well below 1/n."
+        )
+    for message in messages:
+        warnings.warn(message, UserWarning, skip_file_prefixes=NOT_THE_CALLER)
+
+
+def warn_about_copies_of_a_template(n_rows: int) -> None:
+    """Warn if a model without ``data=`` has as many rows as a template; no entry of a row is read for this."""
+    if n_rows in lengths_of_templates():
+        warnings.warn(
+            f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "
+            "table.template, the run says nothing of the table. Pass data=table.",
+            UserWarning,
+            skip_file_prefixes=NOT_THE_CALLER,
         )
 
 

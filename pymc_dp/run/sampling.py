@@ -11,9 +11,7 @@ import inspect
 import logging
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,7 +55,6 @@ from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.tables import Table
-from pymc_dp.tables.template import lengths_of_templates
 
 # SciPy's Fourier transforms, which ArviZ's diagnostics use, start threads at the first call, even without workers. A
 # fork may wait for these threads for ever.
@@ -67,8 +64,6 @@ os.environ.setdefault("DUCC0_NUM_THREADS", "1")
 _log = logging.getLogger("pymc")
 _pymc_sample: Callable[..., Any] = pm.sample
 
-#: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
-_PACKAGE = str(Path(__file__).parents[1])
 #: Seconds after which a run reports that it compiles the model.
 _NOTICE_AFTER = 5.0
 #: Number of rows simulated from the model where no synthetic table is given.
@@ -289,9 +284,9 @@ class _Run:
         view.refuse_rows_in_starts(arguments["initvals"])
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words)
-        _warn_about_budget(budget, rows.n_units)
+        refusals.warn_about_budget(budget, rows.n_units)
         if self.of_table is None and not self.are_invented and budget.relation == "substitute":  # the number is public
-            _warn_about_a_forgotten_table(self.template.n_rows)
+            refusals.warn_about_copies_of_a_template(self.template.n_rows)
             refusals.refuse_other_axis(self.group.unit, view)
         warn_about_prior_constants(self.model)  # public: no prior depends on rows
         log_chosen_length(chosen, self.plan)
@@ -523,31 +518,3 @@ def _given_seed(random_seed: Any, group: StepGroup) -> Any:
 
 def _spent(budget: PrivacyBudget) -> str:
     return f"Epsilon {budget.epsilon_spent:.3g} of {budget.epsilon:g} is spent, at delta {budget.delta:g}."
-
-
-def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
-    """Warn of an infinite epsilon, and of a delta that allows the publication of a whole row."""
-    messages = []
-    if not budget.private:
-        messages.append(
-            "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added except what the step's settings give, "
-            "and the result reveals the table. This is for debugging on public or simulated data; publish nothing."
-        )
-    if budget.relation == "substitute" and budget.delta >= 1.0 / n_units:
-        messages.append(
-            f"delta={budget.delta:g} is not below 1/n = {1.0 / n_units:.2g}: publishing one person's whole row would "
-            "satisfy it. Choose delta well below 1/n."
-        )
-    for message in messages:
-        warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
-
-
-def _warn_about_a_forgotten_table(n_rows: int) -> None:
-    """Warn if a model without ``data=`` has as many rows as a template; no entry of a row is read for this."""
-    if n_rows in lengths_of_templates():
-        warnings.warn(
-            f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "
-            "table.template, the run says nothing of the table. Pass data=table.",
-            UserWarning,
-            skip_file_prefixes=(_PACKAGE,),
-        )

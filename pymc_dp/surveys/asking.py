@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,16 +26,19 @@ from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.reports.published import facts_of
+from pymc_dp.reports.quality import quality
 from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
 from pymc_dp.run.refusals import (
+    NOT_THE_CALLER,
     refuse_forgotten_table,
     refuse_in_a_starting_process,
     refuse_no_budget,
     refuse_no_table,
     refuse_one_unit,
+    warn_about_budget,
 )
 from pymc_dp.tables import Category, Table, YesNo
 
@@ -118,6 +122,18 @@ def view_of(
     return read(model, unit=unit, unit_index=unit_index, with_response=with_response)
 
 
+def _warn_about_unusable(results: Sequence[DataTree]) -> None:
+    """Warn about results that their own quality report calls not usable: a survey would describe their errors."""
+    for result in results:
+        if "sample_stats" in result and (reasons := quality(result).reasons_against):
+            warnings.warn(
+                f"The quality report of this result calls it NOT usable ({reasons[0]}): answers describe its draws, "
+                "and say little of the model.",
+                UserWarning,
+                skip_file_prefixes=NOT_THE_CALLER,
+            )
+
+
 @contextmanager
 def asking(
     survey: Survey,
@@ -145,6 +161,8 @@ def asking(
                 parts.append(stack.enter_context(data.opened(likelihood, budget.relation)))
         n_units = sum(rows.n_units for rows in parts[:: len(likelihoods)])
         refuse_one_unit(budget.relation, n_units)
+        warn_about_budget(budget, n_units)
+        _warn_about_unusable(results)
         plan = survey.plan(budget, parts[0].unit_in_words)
         (planned,) = plan.steps
         n_public = n_units if budget.relation == "substitute" else None

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -12,7 +13,7 @@ from asked_again import compiled_once
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.surveys import fit
+from pymc_dp.surveys import asking, fit
 
 N, SIZE = 4000, 2
 COEFFICIENTS = np.array([0.5, -0.3])
@@ -192,6 +193,16 @@ def test_it_is_charged_and_published(tmp_path):
     with xr.open_datatree(tmp_path / "check.nc") as opened:
         assert repr(dp.Check(opened.load())) == repr(found)
     assert "Sampler: check" in str(dp.disclosure(found.tree))
+
+
+def test_draws_that_are_not_usable_and_a_large_delta_are_warned_about(monkeypatch):
+    model, result, x, _ = linear()
+    monkeypatch.setattr(asking, "quality", lambda _: SimpleNamespace(reasons_against=["R-hat is 3, not below 1.05"]))
+    result["sample_stats"] = xr.Dataset()
+    with pytest.warns(UserWarning, match=r"NOT usable \(R-hat is 3") as warned:
+        dp.check(result, model=model, by={"x": x[:, 0]}, budget=dp.PrivacyBudget(1.0, 0.01))
+    assert any("delta=0.01 is not below 1/n" in str(each.message) for each in warned)
+    assert {each.filename for each in warned if each.category is UserWarning} == {__file__}
 
 
 def test_data_variables_of_the_model_are_columns_by_name():
