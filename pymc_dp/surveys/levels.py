@@ -92,7 +92,8 @@ def find_levels(
     Parameters
     ----------
     table : Table, or a source of one
-        The protected table. The columns need not be declared.
+        The protected table. The columns need not be declared: of a CSV file pass ``dp.Table.from_csv(path, schema)``
+        with a schema of any other column.
     columns : str or sequence of str
         Names of columns.
     budget, budget_share, insecure_seed
