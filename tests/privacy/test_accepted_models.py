@@ -540,6 +540,7 @@ def test_responses_that_pymc_converts_are_those_of_rows(dtype):
 
 @pytest.mark.parametrize("place", [pm.Deterministic, pm.Potential, pm.Normal])
 def test_responses_that_pymc_converts_are_protected(place):
+    """Hazard H50."""
     with pm.Model() as model:
         responses = pm.Data("responses", (Y > 0).astype(int))
         pm.Bernoulli("y", logit_p=pm.Normal("mu"), observed=responses)

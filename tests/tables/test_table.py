@@ -282,6 +282,7 @@ def test_wrong_columns_are_refused_without_a_value(kind, change, match, frame, t
 
 
 def test_columns_that_are_not_named_or_not_there_are_refused(frame):
+    """Hazard H22: a short table is refused where the number of rows is public, and nowhere else."""
     refused(dp.Table(frame, x=["u", "v"]), UnsupportedTable, "Which columns of the table are 'y'")
     refused(dp.Table(frame, x=["u", "v"], y="y", z="u"), UnsupportedTable, "no input z")
     refused(dp.Table(frame, xx=["u", "v"], y="y"), UnsupportedTable, "no input xx .* it has x, y")
