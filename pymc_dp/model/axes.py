@@ -54,7 +54,10 @@ class RowAxes:
     def of_inputs(self) -> dict[Variable, int]:
         """The row axis of each input that has one: data of observed variables, constants and data variables."""
         dim_lengths = set(self.model.dim_lengths.values())
-        axes: dict[Variable, int] = {data_of(self.model, rv): axis for rv, axis in self.observed.items()}
+        axes: dict[Variable, int] = {}
+        for rv, of_rows in self.observed.items():
+            if axes.setdefault(data_of(self.model, rv), of_rows) != of_rows:
+                raise UnsupportedModel(f"{rv.name!r} shares its data with another variable, but not its axis of rows.")
         for leaf in leaves_of([*self.model.basic_RVs, *self.model.potentials], inner=False):
             axis = None if leaf in dim_lengths else self.axis_of(leaf)
             if axis is not None:

@@ -4,19 +4,20 @@ Messages name columns and types, never a value, as they cross the network.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pymc_dp.exceptions import PrivacyError, UnsupportedTable
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.entries import entries_of, levels_of_entries
-from pymc_dp.tables.schema import Schema, array_of_part
+from pymc_dp.tables.schema import Modelled, Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
 
 #: Length up to which the name of a unit is kept; of longer names a digest replaces the rest.
@@ -67,8 +68,7 @@ class Columns:
         for part in self.parts:
             column = self.schema.column_of(part)
             if column.name not in entries:
-                with _silently(column.name):
-                    entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
+                entries[column.name] = _silently(column.name, piece, partial(_entries_of, column))
             read[part] = array_of_part(column, part, entries[column.name])
         return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
 
@@ -90,8 +90,7 @@ class UnlistedColumns(Columns):
         """Return the columns as texts, None where entries are missing, and the units, by name."""
         read = {}
         for name in self.unlisted:
-            with _silently(name):
-                read[name] = levels_of_entries(name, _with_missing_entries(name, piece))
+            read[name] = _silently(name, piece, _levels_of)
         if self.unit is not None:
             read[self.unit] = unit_codes(self.unit, array_of(self.unit, piece, is_unit=True))
         _refuse_other_lengths(read)
@@ -234,8 +233,7 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     column = column_as_it_is(name, piece)
     if _is_arrow(column):
         missing = column.null_count > 0
-        with _silently(name):
-            found = np.empty(0) if missing else _arrow_array(name, column)
+        found = np.empty(0) if missing else _silently(name, piece, _arrow_array)
     elif isinstance(column, pd.Series):
         if isinstance(column.dtype, pd.CategoricalDtype):
             raise UnsupportedTable(
@@ -243,11 +241,11 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
                 "whole numbers, by a list of categories that is public."
             )
         missing = bool(column.isna().any())
-        with _silently(name):
-            found = np.empty(0) if missing else np.asarray(column.to_numpy())
+        found = np.empty(0) if missing else _silently(name, piece, _plain_array)
     else:
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
-        found = np.asarray(column)
+        typeless = isinstance(column, list | tuple) and not column  # NumPy would make floating-point numbers of it
+        found = np.asarray(column, dtype=np.int64 if typeless else None)
     if found.dtype.kind == "f" and found.size:
         missing |= bool(np.isnan(found.min()))  # the minimum of an array with a NaN is NaN
     if found.dtype == object and found.ndim == 1:
@@ -269,21 +267,32 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     return found
 
 
-@contextmanager
-def _silently(name: str) -> Iterator[None]:
+def _silently[Read](name: str, piece: Mapping[str, Any], read: Callable[[str, Mapping[str, Any]], Read]) -> Read:
     """Read a column without warnings, which depend on entries, and without messages of errors that show entries.
 
     PyArrow shows them, for instance, for texts in another encoding.
     """
     try:
         with np.errstate(all="ignore"):
-            yield
+            return read(name, piece)
     except PrivacyError:
         raise
     except Exception as error:
-        raise UnsupportedTable(
-            f"The column {name!r} cannot be read: {type(error).__name__}. Texts have to be in UTF-8."
-        ) from None
+        failed = type(error).__name__
+    # Raised here, the refusal does not carry the error with it.
+    raise UnsupportedTable(f"The column {name!r} cannot be read: {failed}. Texts have to be in UTF-8.")
+
+
+def _entries_of(column: Modelled, name: str, piece: Mapping[str, Any]) -> FloatArray:
+    return entries_of(column, _with_missing_entries(name, piece))
+
+
+def _levels_of(name: str, piece: Mapping[str, Any]) -> np.ndarray:
+    return levels_of_entries(name, _with_missing_entries(name, piece))
+
+
+def _plain_array(name: str, piece: Mapping[str, Any]) -> np.ndarray:
+    return np.asarray(piece[name].to_numpy())
 
 
 def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
@@ -300,7 +309,7 @@ def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
     if pa.types.is_boolean(found.type):  # with a missing entry, pandas would convert the column to objects
-        found = found.cast(pa.int8())
+        return found.cast(pa.int8()).to_pandas().astype("boolean")
     return found.to_pandas(date_as_object=False)
 
 
@@ -308,10 +317,11 @@ def _is_arrow(column: Any) -> bool:
     return hasattr(column, "null_count") and hasattr(column, "to_pandas")
 
 
-def _arrow_array(name: str, column: Any) -> np.ndarray:
+def _arrow_array(name: str, piece: Mapping[str, Any]) -> np.ndarray:
     """Return an Arrow column of numbers, truth values or texts, without a copy if its memory layout is NumPy's."""
     import pyarrow as pa  # noqa: PLC0415  optional
 
+    column = piece[name]
     kind, types = column.type, pa.types
     known = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
     if not any(is_type(kind) for is_type in (*known, types.is_string_view)):

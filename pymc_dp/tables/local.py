@@ -255,7 +255,7 @@ def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.nd
     n_rows = max(1, _NUMBERS_OF_BLOCK // max(1, width))
     last: dict[str, np.ndarray] | None = None
     for batch in (batch for path in paths for batch in _batches(path, columns, n_rows)):
-        for begin in range(0, batch.num_rows, n_rows):
+        for begin in range(0, max(1, batch.num_rows), n_rows):
             arrays = columns.read(arrow_columns(batch.slice(begin, n_rows), columns.names))
             if unit is None:
                 yield arrays
@@ -263,6 +263,9 @@ def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.nd
             if last is not None:
                 arrays = {name: np.concatenate([last[name], values]) for name, values in arrays.items()}
             codes = unit_codes(unit, arrays[unit])
+            if not codes.size:
+                yield arrays
+                continue
             if np.any(codes[1:] < codes[:-1]):
                 raise UnsupportedTable(
                     f"The rows are not sorted by {unit!r}: a unit could have rows in two places. Sort the file once, "
@@ -277,13 +280,18 @@ def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.nd
 
 
 def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
-    """Yield record batches of a file with the columns that are read."""
+    """Yield record batches of a file with the columns that are read; an empty one of a file without rows.
+
+    Its types are refused like those of a file with rows: the number of rows may be protected.
+    """
     with _opened(path) as file:
-        if path.suffix in _PARQUET:
-            refuse_absent(columns.expected, file.schema_arrow.names)
+        schema = file.schema_arrow if path.suffix in _PARQUET else file.schema
+        refuse_absent(columns.expected, schema.names)
+        if not _rows_of(file, path):
+            yield schema.empty_table().select(columns.names)
+        elif path.suffix in _PARQUET:
             yield from file.iter_batches(batch_size=n_rows, columns=columns.names)
         else:
-            refuse_absent(columns.expected, file.schema.names)
             for place in range(file.num_record_batches):
                 yield file.get_batch(place).select(columns.names)
 
@@ -291,9 +299,13 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
 def _number_of_rows(path: Path) -> int:
     """Return the number of rows of a file from its metadata."""
     with _opened(path) as file:
-        if path.suffix in _PARQUET:
-            return int(file.metadata.num_rows)
-        return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
+        return _rows_of(file, path)
+
+
+def _rows_of(file: Any, path: Path) -> int:
+    if path.suffix in _PARQUET:
+        return int(file.metadata.num_rows)
+    return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
 
 
 @contextmanager
@@ -310,4 +322,5 @@ def _opened(path: Path) -> Iterator[Any]:
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
                 yield file
     except (pa.ArrowException, OSError) as error:
+        error.args = ()  # the refusal carries the error with it
         raise UnsupportedTable(f"{path.name!r} cannot be read: {type(error).__name__}. Is it of that format?") from None

@@ -538,6 +538,15 @@ def test_responses_that_pymc_converts_are_those_of_rows(dtype):
     np.testing.assert_array_equal(found, row_by_row(lambda values: values.astype(int)))
 
 
+def test_data_of_two_variables_have_one_axis_of_rows():
+    with pm.Model(coords={"person": range(4), "item": range(4)}) as model:
+        responses, mu = pm.Data("responses", np.eye(4, dtype=int)), pm.Normal("mu")
+        pm.Bernoulli("y", logit_p=mu, observed=responses, dims=("person", "item"))
+        pm.Bernoulli("z", logit_p=mu, observed=responses, dims=("item", "person"))
+    with pytest.raises(UnsupportedModel, match="'z' shares its data with another variable, but not its axis"):
+        read(model, unit="person")
+
+
 @pytest.mark.parametrize("place", [pm.Deterministic, pm.Potential, pm.Normal])
 def test_responses_that_pymc_converts_are_protected(place):
     """Hazard H50."""

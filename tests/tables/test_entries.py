@@ -6,13 +6,14 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
-from pymc_dp.tables.columns import Columns, UnlistedColumns, _with_missing_entries, block_of, unit_codes
+from pymc_dp.tables.columns import Columns, UnlistedColumns, _levels_of, _with_missing_entries, block_of, unit_codes
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema
 
@@ -111,6 +112,8 @@ def test_truth_values_have_the_levels_that_files_have(dtype):
     values = pd.Series([True, False, True], dtype=dtype)
     assert entries_of(dp.Category("c", ["False", "True"]), values).tolist() == [1.0, 0.0, 1.0]
     assert levels_of_entries("c", values).tolist() == ["True", "False", "True"]
+    of_arrow = _levels_of("c", {"c": pa.array([True, None, False])})
+    assert of_arrow.tolist() == ["True", None, "False"]
 
 
 def test_a_text_without_an_encoding_is_no_other_rows():

@@ -3,6 +3,7 @@
 No entry is ever shown, and nothing is charged: tables are opened before the charge.
 """
 
+import contextlib
 import datetime
 import gzip
 import io
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pymc as pm
 import pytest
 from conftest import QUIET
@@ -215,6 +217,12 @@ WRONG = {
     **{f"lists in {n}": (lambda f, n=n: dp.Table.from_frame(
         pa.Table.from_pandas(frame(**{n: [[47.1931], [1.0]]})), SCHEMA), f"'{n}' holds several entries in a row")
        for n in NAMES},
+    "texts without an encoding": (lambda f: dp.Table.from_frame(
+        pa.Table.from_pandas(frame()).set_column(0, "age", pa.array([b"Zaphod\xff"] * 2).view(pa.string())), SCHEMA),
+                                  "'age' cannot be read"),
+    "persons without an encoding": (lambda f: dp.Table.from_frame(
+        pa.Table.from_pandas(frame()).append_column("person", pa.array([b"p-7731\xff"] * 2).view(pa.string())),
+        WITH_PERSON), "'person' cannot be read"),
     "bytes": (lambda f: parquet(frame(ward=[b"A", b"Zaphod"]), f), "or bytes"),
     "matrix": (lambda f: dp.Table.from_frame({**frame(), "age": np.full((2, 2), 47.1931)}, SCHEMA), "several entries"),
     "lengths": (lambda f: dp.Table.from_frame({**frame(), "age": np.full(3, 47.1931)}, SCHEMA), "different lengths"),
@@ -247,6 +255,33 @@ def test_what_is_wrong_with_a_whole_table_is_told_without_an_entry(kind, opened,
     if isinstance(refusal.value.__context__, Exception):  # collectors of errors store it, and what it holds
         said += repr(refusal.value.__context__.args)
     assert not any(secret in said for secret in SECRETS)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("n_rows", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"age": pa.timestamp("us")}, "'age' holds points in time"),
+        ({"person": pa.float64()}, "'person', which names units"),
+        ({}, None),
+    ],
+)
+def test_types_are_refused_whatever_the_number_of_rows(suffix, n_rows, wrong, match, tmp_path):
+    """Hazard H22: it is protected under add-remove."""
+    types = {"age": pa.float64(), "person": pa.string(), **wrong}
+    values = {"age": 20, "person": "p1" if types["person"] == pa.string() else 1}
+    made = pa.table({name: pa.array([values[name]] * n_rows, kind) for name, kind in types.items()})
+    if suffix == "parquet":
+        pq.write_table(made, tmp_path / "t.parquet")
+    else:
+        with pa.ipc.new_file(tmp_path / "t.arrow", made.schema) as file:
+            file.write_table(made)
+    table = dp.Table.from_parquet(tmp_path / f"t.{suffix}", [dp.Number("age", 18, 90), dp.Person("person")])
+    budget = dp.PrivacyBudget(3.0, 1e-6, relation="add-remove")
+    with contextlib.nullcontext() if match is None else pytest.raises(UnsupportedTable, match=match):
+        dp.describe(table, budget=budget, insecure_seed=0)
+    assert bool(budget.epsilon_spent) is (match is None)
 
 
 def test_there_are_two_hundred():
