@@ -308,7 +308,7 @@ def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
     found = found.array.__arrow_array__() if of_arrow else found
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
-    if pa.types.is_boolean(found.type):  # with a missing entry, pandas would convert the column to objects
+    if pa.types.is_boolean(found.type):  # else objects, read one by one, if an entry is missing
         return found.cast(pa.int8()).to_pandas().astype("boolean")
     return found.to_pandas(date_as_object=False)
 
