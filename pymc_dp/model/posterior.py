@@ -225,7 +225,8 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
     own, wanted = parameters.labels, [str(each) for each in likelihood["parameter"].values]
     missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
     if missing or more:
-        what = f"lacks {', '.join(missing[:3])}" if missing else f"has {', '.join(more[:3])} besides"
+        lacks = [f"lacks {', '.join(missing[:3])}"] if missing else []
+        what = " and ".join([*lacks, *([f"has {', '.join(more[:3])} besides"] if more else [])])
         raise InvalidArgument(
             f"The likelihood is a function of {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model "
             f"{what}. Names, shapes and transforms have to be the same."

@@ -179,7 +179,7 @@ def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64]
     if index.dtype.kind not in "iu":
         raise InvalidArgument(
             f"The entries of unit_index must be whole numbers, but are {index.dtype}. Turn labels into numbers with "
-            "np.unique(labels, return_inverse=True)[1]."
+            "np.unique(labels, return_inverse=True)[1], after each row without a label has got one of its own."
         )
     return index.astype(np.int64)  # a copy: later changes of the user's array have no effect
 

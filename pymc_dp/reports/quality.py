@@ -223,11 +223,13 @@ class Quality:
         if self.curvature_share > _LARGEST_CURVATURE_SHARE:
             reasons.append(
                 f"{self.curvature_share:.0%} of the noise in the likelihood's maximum is that of the released "
-                "curvature, over the way that was left: some directions are hardly known, and intervals are too narrow"
+                "curvature, over the remaining distance: some directions are hardly known, and intervals there may be "
+                "too narrow"
             )
         if self.widening > _LARGEST_WIDENING:
             reasons.append(
-                f"the noise of privacy makes them {self.widening:.3g} times as wide: they say little of the table"
+                f"the noise of privacy makes them {self.widening:.3g} times as wide as without it: they say little of "
+                "the table"
             )
         if self.centre_distance > _LARGEST_CENTRE_DISTANCE:
             reasons.append(f"the expansion point is {self.centre_distance:.3g} posterior sd away: the search was lost")

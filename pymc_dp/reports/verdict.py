@@ -107,10 +107,7 @@ def surrogate_in_words(found: Quality) -> list[str]:
             + (allowance if found.widening > _MUCH_WIDER * by_noise else "")
         )
         if found.largest_widening > _MUCH_WIDER * found.widening:
-            lines.append(
-                f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may have more "
-                "information than the releases"
-            )
+            lines.append(f"most of all {found.most_widened}: about {found.largest_widening:.2g} times")
     if found.as_prior:
         lines.append(f"draws of {_named(found.as_prior)} are as wide as the prior: noise hides what few rows tell")
     if found.hangs_on_prior:
@@ -186,6 +183,11 @@ def _advice(facts: Mapping[str, Any], found: Quality, *, draws_are_free: bool) -
     if factor <= 1.0:  # neither the number of draws nor the noise of tests is the cause
         advised = found.biased and "dp_surrogate_hmc" in facts["steps"]
         return [] if advised else ["More units or a larger epsilon are not what it takes: see the reasons."]
+    if found.test_noise * math.sqrt(factor) < 1.0:  # shared by so many more draws, the budget still suffices
+        return [
+            f"For enough effective draws: about {math.ceil(1.5 * factor)} times as many draws on the same budget. The "
+            "noise of tests leaves room for them."
+        ]
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
     units = f"{factor:.2g} times as many units at this epsilon"
     if "n_units" in facts:

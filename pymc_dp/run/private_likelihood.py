@@ -146,7 +146,7 @@ class PrivateLikelihood:
     def _priors_from(self, priors: Model | None) -> Model:
         """Return a copy of the given priors, else of the model's own."""
         if priors is None and self._priors is None:
-            raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
+            raise InvalidArgument("Priors are not stored in files: pass priors=, a PyMC model with them.")
         if priors is not None and posterior.holds_observations(priors):
             raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
         return posterior.priors_of(self._priors if priors is None else self._form_of(priors), None)

@@ -52,8 +52,9 @@ class DPStep(BlockedStep):
     budget : PrivacyBudget
         The budget of all iterations of all chains, tuning included: charged before the data is read.
     budget_share : float
-        Part of the remaining budget that a run of this step may spend, in (0, 1]. The shares of several steps
-        are scaled down together if they add up to more than 1.
+        Part of the remaining budget that a run of this step may spend, in (0, 1]. It is one of rho, about the square
+        of epsilon: half of rho is .7 of epsilon. The shares of several steps are scaled down together if they add up
+        to more than 1.
     unit : str, optional
         The unit of privacy: ``"row"``, every row by itself; the name of the dim of rows; or that of the data variable
         with the unit of each row. Default: rows, the first axis of the observed variables; it is required if

@@ -113,6 +113,8 @@ def view_of(
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
         )
+    if data is not None and data.unit is not None and unit == data.unit:
+        unit = None  # named twice
     refuse_single_rows(unit, units_of_rows=data is not None and data.unit is not None)
     if unit is None and unit_index is None and (data is None or data.unit is None):
         refusal = refusal_of_undeclared_units(model)

@@ -277,7 +277,7 @@ def describe(
     budget : PrivacyBudget
         The budget that is charged: use one for everything that is computed from the table.
     budget_share : float
-        Part of the remaining budget that is spent.
+        Part of the remaining budget that is spent, in rho: a quarter of it is about half of epsilon.
     insecure_seed : int, optional
         Seeds the noise, for tests on public data: the result is not private then.
 

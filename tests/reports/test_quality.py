@@ -91,6 +91,14 @@ def test_what_one_line_doubts_no_other_trusts(widening, monkeypatch):
     assert "but for the intervals of k: " in report or "Intervals can be trusted, but for those of k, and" in report
 
 
+def test_draws_that_noise_leaves_room_for_are_advised_before_a_larger_budget(monkeypatch):
+    few = {"clip_fractions": {}} | GOOD | {"effective_draws": 50.0}
+    for noise, said in ((0.03, "about 6 times as many draws on the same budget"), (0.9, "or epsilon")):
+        found = Quality(**(few | {"test_noise": noise}))
+        monkeypatch.setattr(verdict_module, "quality", lambda _, found=found: found)
+        assert said in quality_report(of_clipped_ratios())
+
+
 @functools.cache
 def of_clipped_ratios():
     return run(np.random.default_rng(0).normal(size=2000), clip_log_ratio=0.05)

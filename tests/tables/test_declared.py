@@ -227,6 +227,14 @@ def test_a_model_on_a_template_without_its_table_is_refused(relation):
     assert budget.epsilon_spent == 0.0
 
 
+def test_a_person_may_be_named_twice():
+    table = dp.Table({}, schema=WITH_PERSON)
+    model = model_on(table.template)
+    assert view_of(model, "person", None, table).row_split.n_rows == table.template.n
+    with pytest.raises(dp.UnsupportedModel, match="names no dim"):
+        view_of(model, "ward", None, table)
+
+
 class Copies(dp.Template):
     """A template whose arrays are copies, as those of a data frame are."""
 
