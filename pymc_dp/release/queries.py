@@ -142,7 +142,7 @@ class VariancePenalisedLogRatio(Query):
         return 1.0
 
     def n_terms(self, facts: PublicFacts) -> int:
-        """Return the size of the batch: |f| is at most half of that times the bound."""
+        """Return the size of the batch: the absolute value of f is at most half of that times the bound."""
         return self.batches.batch_size
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:

@@ -460,8 +460,8 @@ class DensityDifferences(_Densities):
     """Sums over units of clipped differences, and of their squares.
 
     Divided by the clip bound, a unit contributes (x, x²), with x between -1 and 1; NaN counts as zero. The distance of
-    two contributions is at most 2: with s = x + x' and t = x - x' the squared distance is t² (1 + s²), and |s| + |t| is
-    at most 2, so that the squared distance is at most 4, attained at t = 2.
+    two contributions is at most 2: with s = x + x' and t = x - x' the squared distance is t² (1 + s²), and the absolute
+    values of s and t add up to at most 2, so that the squared distance is at most 4, attained at t = 2.
     """
 
     clip_bound: float
