@@ -174,6 +174,7 @@ def row_log_likelihoods(model, rows):
 _MORE_SUMS = (multivariate, truncated, negative_binomial, gamma, beta, binomial, random_slopes, ordered_logistic)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     "family",
     [pytest.param(each, marks=[pytest.mark.nightly] if each in _MORE_SUMS else []) for each in FAMILIES],
@@ -676,6 +677,7 @@ def every_method(rows):
     yield rows.all_log_likelihoods(theta).tobytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "family",
     [pytest.param(each, marks=[pytest.mark.nightly] if each in (normal, non_centred) else []) for each in EXPANDED],

@@ -28,7 +28,7 @@ def unlimited(relation="substitute"):
     return dp.PrivacyBudget(epsilon=math.inf, delta=1e-6, relation=relation)
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(9)
 @pytest.mark.filterwarnings(NOT_PRIVATE)
 @pytest.mark.parametrize(
     ("sampler", "relation"),

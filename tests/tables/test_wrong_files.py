@@ -257,6 +257,7 @@ def test_what_is_wrong_with_a_whole_table_is_told_without_an_entry(kind, opened,
     assert not any(secret in said for secret in SECRETS)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 @pytest.mark.parametrize("n_rows", [0, 1, 3])
 @pytest.mark.parametrize(
