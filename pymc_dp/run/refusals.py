@@ -32,7 +32,7 @@ from pymc_dp.tables import Table
 from pymc_dp.tables.template import are_of_a_template, lengths_of_templates
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
-NOT_THE_CALLER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))
+_NOT_THE_CALLER = (str(Path(__file__).parents[1]), contextlib.__file__.removesuffix(".py"))
 #: PyMC has no option of that name, and passes it to NUTS, which ignores it.
 _BUDGET = "budget"
 #: Names of options of differentially private software: substrings, and whole words within names.
@@ -186,6 +186,11 @@ def refuse_no_table(data: Any) -> None:
         )
 
 
+def warn(message: str) -> None:
+    """Warn at the caller's line."""
+    warnings.warn(message, UserWarning, skip_file_prefixes=_NOT_THE_CALLER)
+
+
 def warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
     """Warn of an infinite epsilon, and of a delta that allows the publication of a whole row."""
     messages = []
@@ -200,17 +205,15 @@ def warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
             "satisfy it. Choose delta well below 1/n."
         )
     for message in messages:
-        warnings.warn(message, UserWarning, skip_file_prefixes=NOT_THE_CALLER)
+        warn(message)
 
 
 def warn_about_copies_of_a_template(n_rows: int) -> None:
     """Warn if a model without ``data=`` has as many rows as a template; no entry of a row is read for this."""
     if n_rows in lengths_of_templates():
-        warnings.warn(
+        warn(
             f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "
-            "table.template, the run says nothing of the table. Pass data=table.",
-            UserWarning,
-            skip_file_prefixes=NOT_THE_CALLER,
+            "table.template, the run says nothing of the table. Pass data=table."
         )
 
 
@@ -223,6 +226,11 @@ def refuse_other_axis(unit: str | None, view: ModelView) -> None:
             f"The first axis of the observed variables counts rows, here {n_rows:,}, and another has {longest:,} "
             "entries. If rows are along that one, name its dim with unit=; if not, the dim of the first."
         )
+
+
+def unit_in_model(unit: Any, data: Table | None) -> Any:
+    """Return the unit that was passed for the model; None if it is the table's own, which was named twice."""
+    return None if data is not None and data.unit is not None and unit == data.unit else unit
 
 
 def refuse_forgotten_table(data: Table | None, model: Model) -> None:

@@ -168,8 +168,7 @@ class _Run:
         given_budget, data = options.pop("budget", None), options.pop("data", None)
         refusals.refuse_no_table(data)
         units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
-        if isinstance(data, Table) and data.unit is not None and units["unit"] == data.unit:
-            units["unit"] = None  # named twice
+        units["unit"] = refusals.unit_in_model(units["unit"], data)
         refusals.refuse_stray_budget({"draws": draws, **options})
         settings = inspect.signature(_pymc_sample).bind(draws, **options)
         settings.apply_defaults()

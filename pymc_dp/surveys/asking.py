@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -32,12 +31,13 @@ from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
 from pymc_dp.run.refusals import (
-    NOT_THE_CALLER,
     refuse_forgotten_table,
     refuse_in_a_starting_process,
     refuse_no_budget,
     refuse_no_table,
     refuse_one_unit,
+    unit_in_model,
+    warn,
     warn_about_budget,
 )
 from pymc_dp.tables import Category, Table, YesNo
@@ -113,8 +113,7 @@ def view_of(
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
         )
-    if data is not None and data.unit is not None and unit == data.unit:
-        unit = None  # named twice
+    unit = unit_in_model(unit, data)
     refuse_single_rows(unit, units_of_rows=data is not None and data.unit is not None)
     if unit is None and unit_index is None and (data is None or data.unit is None):
         refusal = refusal_of_undeclared_units(model)
@@ -128,11 +127,9 @@ def _warn_about_unusable(results: Sequence[DataTree]) -> None:
     """Warn about results that their own quality report calls not usable: a survey would describe their errors."""
     for result in results:
         if "sample_stats" in result and (reasons := quality(result).reasons_against):
-            warnings.warn(
+            warn(
                 f"The quality report of this result calls it NOT usable ({reasons[0]}): answers describe its draws, "
-                "and say little of the model.",
-                UserWarning,
-                skip_file_prefixes=NOT_THE_CALLER,
+                "and say little of the model."
             )
 
 

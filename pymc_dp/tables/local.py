@@ -287,25 +287,23 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
     with _opened(path) as file:
         schema = file.schema_arrow if path.suffix in _PARQUET else file.schema
         refuse_absent(columns.expected, schema.names)
-        if not _rows_of(file, path):
-            yield schema.empty_table().select(columns.names)
-        elif path.suffix in _PARQUET:
-            yield from file.iter_batches(batch_size=n_rows, columns=columns.names)
+        if path.suffix in _PARQUET:
+            batches = file.iter_batches(batch_size=n_rows, columns=columns.names)
         else:
-            for place in range(file.num_record_batches):
-                yield file.get_batch(place).select(columns.names)
+            batches = (file.get_batch(place).select(columns.names) for place in range(file.num_record_batches))
+        batch = None
+        for batch in batches:
+            yield batch
+        if batch is None:
+            yield schema.empty_table().select(columns.names)
 
 
 def _number_of_rows(path: Path) -> int:
     """Return the number of rows of a file from its metadata."""
     with _opened(path) as file:
-        return _rows_of(file, path)
-
-
-def _rows_of(file: Any, path: Path) -> int:
-    if path.suffix in _PARQUET:
-        return int(file.metadata.num_rows)
-    return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
+        if path.suffix in _PARQUET:
+            return int(file.metadata.num_rows)
+        return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
 
 
 @contextmanager

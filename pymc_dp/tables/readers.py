@@ -75,12 +75,11 @@ class CsvFile:
         header = [name.strip() for name in next(lines, [])]
         if not any(header):
             raise UnsupportedTable(f"{self._path.name!r} is empty: its first line has to name the columns.")
-        if absent := [name for name in names if name not in header]:
-            raise UnsupportedTable(
-                f"The table has no column {absent[0]!r}: the first line of {self._path.name!r} has to name columns, "
-                f"with {self._separator!r} between them. Pass separator= if another character stands there."
-            )
-        places = [_place(header, name) for name in names]
+        hint = (
+            f" The first line of {self._path.name!r} has to name columns, with {self._separator!r} between them. Pass "
+            "separator= if another character stands there."
+        )
+        places = [_place(header, name, hint) for name in names]
         found: list[list[str | None]] = [[] for _ in names]
         for line in lines:
             if not line:
@@ -140,10 +139,12 @@ class Query:
         return {name: np.fromiter((row[at] for row in rows), object, len(rows)) for name, at in places.items()}
 
 
-def _place(header: Sequence[str], name: str) -> int:
-    """Return the index of a column; refuse a name that is absent or not unique."""
+def _place(header: Sequence[str], name: str, hint: str = "") -> int:
+    """Return the index of a column; refuse a name that is absent, with a hint, or not unique."""
     if (count := header.count(name)) != 1:
-        raise UnsupportedTable(f"The table has {'several columns' if count else 'no column'} {name!r}.")
+        raise UnsupportedTable(
+            f"The table has several columns {name!r}." if count else f"The table has no column {name!r}.{hint}"
+        )
     return header.index(name)
 
 
