@@ -67,6 +67,7 @@ def test_patterns_and_markers_differ_as_colours_do():
     assert len(set(LINESTYLES)) == len(set(MARKERS)) == len(COLORS)
 
 
+@pytest.mark.few(5)
 @every_plot
 def test_figures_are_read_at_the_width_of_a_phone(name):
     """No more than 6 inches wide, no text below 9 points, and none beyond the edge."""

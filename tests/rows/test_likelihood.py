@@ -631,6 +631,7 @@ def test_blocks_that_name_nothing_are_refused(blocks):
         rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.production
 def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
     with pm.Model() as model:

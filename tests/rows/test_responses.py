@@ -250,6 +250,7 @@ def in_production(observed):
     return rows_of(observed)
 
 
+@pytest.mark.slow
 @pytest.mark.production
 @pytest.mark.parametrize("observed", [poisson, gamma])
 @pytest.mark.parametrize("of", OF)

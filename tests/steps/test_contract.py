@@ -278,6 +278,7 @@ def test_no_private_input_is_in_the_tree(sampler):
     assert CANARY not in tree["posterior"]["slope"].values
 
 
+@pytest.mark.few(28)
 @of_every_sampler
 @pytest.mark.parametrize(
     ("relation", "at_night"),
@@ -319,6 +320,7 @@ def draws(tree):
     return np.stack([tree["posterior"][name].values for name in ("intercept", "slope")])
 
 
+@pytest.mark.few(3)
 @of_every_kind
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])
 def test_an_insecure_seed_reproduces_in_processes_and_is_marked(sampler, context):

@@ -133,6 +133,7 @@ def test_chains_ask_for_what_the_expansion_misses(monkeypatch, step_class):
     assert kinds == {Residual}
 
 
+@pytest.mark.slow
 def test_without_control_variates_whole_gradients_and_log_ratios_are_asked_for(monkeypatch):
     asked, _ = asked_in_chains(monkeypatch, dp.DPHMC, prelude=WHOLE)
     asked = [each for each in asked if each.kind != "clip_count"]

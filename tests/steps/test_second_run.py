@@ -47,7 +47,7 @@ def settings_of(step):
 
 
 #: One of each kind of settings; the other samplers are among the slow tests.
-FAST = ("hmc-and-penalty", "sgnht", "learned-hmc", "learned-sgld")
+FAST = ("hmc-and-penalty", "sgnht", "learned-hmc")
 CASES = [
     pytest.param(each, id=each.name, marks=() if each.name in FAST else pytest.mark.slow)
     for each in (*SAMPLERS, *LEARNED)
