@@ -69,8 +69,8 @@ def check_factorisation(view: ModelView, engine: RowEngine) -> None:
     if not compared_with(None):
         raise UnsupportedModel(
             "No synthetic data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
-            "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason: a probability or a "
-            "scale that is a linear predictor without a link function, or cut points that need not increase (pass "
+            "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason: a probability or "
+            "a scale that is a linear predictor without a link function, or cut points that need not increase (pass "
             "transform=pm.distributions.transforms.ordered to their prior)."
         )
 

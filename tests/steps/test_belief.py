@@ -16,6 +16,7 @@ from pymc_dp.steps.prelude.belief import (
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
+    along_axes,
     between_groupings,
     curvature_drift,
     floored,
@@ -23,7 +24,6 @@ from pymc_dp.steps.prelude.curvature import (
     pooled,
 )
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import along_axes
 
 RNG = np.random.default_rng(4)
 SIZE, N = 3, 1000

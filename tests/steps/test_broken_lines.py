@@ -17,7 +17,8 @@ from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Regression, Search
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Search
 
 N, SIGMA = 8000, 2.0
 #: Parameters of the searches below: location and a logarithm of the scale.

@@ -26,7 +26,9 @@ from pymc_dp.steps.prelude.coordinates import (
 )
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import _OCTAVES, Found, Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.regression import Regression, requests_of_search
+from pymc_dp.steps.prelude.search import Found, Search
+from pymc_dp.steps.prelude.tails import OCTAVES
 
 #: mu, two members around it, a slope.
 TO_PARAMETERS = np.array([[1.0, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]])
@@ -219,7 +221,7 @@ def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     regression = Regression(start, KNOWN, np.zeros(0, dtype=np.intp), in_predictor=KNOWN).in_coordinates(TO_PARAMETERS)
     np.testing.assert_allclose(regression.start, [1.0, 2.0, 3.0, 0.0])
     assert regression.known.all()
-    counts = np.zeros((4, _OCTAVES))
+    counts = np.zeros((4, OCTAVES))
     counts[1:, 24], counts[0, 3] = 500.0, 1000.0  # scores of 1 to 2, of the others; what noise says of the mean
     search = object.__new__(Search)
     search._chain = SimpleNamespace(

@@ -15,8 +15,9 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Regression, Search, _moments_of_scores
-from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Search
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_OCTAVE, OCTAVES, Histogram, Tail, moments_of_scores
 
 N = 20_000
 
@@ -85,10 +86,10 @@ NONE = np.zeros(1, dtype=bool)
 
 def octave_counts(shares, n_units, noise=0.0, seed=0):
     """Return noisy counts of units by octave of their score, for shares of units by size."""
-    counts = np.zeros((len(shares), _OCTAVES))
+    counts = np.zeros((len(shares), OCTAVES))
     for row, of in zip(counts, shares, strict=True):
         for size, share in of.items():
-            row[int(np.floor(np.log2(size))) - _LOWEST_OCTAVE] += share * n_units
+            row[int(np.floor(np.log2(size))) - LOWEST_OCTAVE] += share * n_units
     return counts + noise * np.random.default_rng(seed).standard_normal(counts.shape)
 
 
@@ -98,16 +99,16 @@ def test_tails_of_scores_are_those_of_levels_that_can_be_seen():
     shares = [{0.5: 1.0}, {0.5: 0.05}, {0.5: 0.05, 2.0**-24: 0.95}, {4.0: 0.01, 0.25: 0.99}, {0.5: 1e-4}]
     rarest = n_units / (3.5 * noise)
     for seed in range(20):
-        _, tails = _moments_of_scores(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
+        _, tails = moments_of_scores(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
         assert tails == pytest.approx([1.0, 20.0, 20.0, (2.56 + 0.99 / 256) / (0.16 + 0.99 / 16) ** 2, rarest], rel=0.3)
     alone = octave_counts([{0.5: 1.0}], n_units)
-    expected, _ = _moments_of_scores(alone, noise, n_units, NONE)
-    alone[0, 20 - _LOWEST_OCTAVE] = 5.5 * noise  # noise, some twenty octaves farther: in one of a million octaves
-    found, tails = _moments_of_scores(alone, noise, n_units, NONE)
+    expected, _ = moments_of_scores(alone, noise, n_units, NONE)
+    alone[0, 20 - LOWEST_OCTAVE] = 5.5 * noise  # noise, some twenty octaves farther: in one of a million octaves
+    found, tails = moments_of_scores(alone, noise, n_units, NONE)
     np.testing.assert_array_equal(found, expected)
     assert tails == pytest.approx([1.0])
-    alone[0, 20 - _LOWEST_OCTAVE] = 100.0 * noise
-    assert _moments_of_scores(alone, noise, n_units, NONE)[1] <= rarest
+    alone[0, 20 - LOWEST_OCTAVE] = 100.0 * noise
+    assert moments_of_scores(alone, noise, n_units, NONE)[1] <= rarest
 
 
 def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
@@ -118,8 +119,8 @@ def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
     members = np.ones(241, dtype=bool)
     for seed in range(10):
         counts = octave_counts(shares, n_units, noise, seed)
-        together, _ = _moments_of_scores(counts, noise, n_units, members)
-        alone, _ = _moments_of_scores(counts, noise, n_units, NONE)
+        together, _ = moments_of_scores(counts, noise, n_units, members)
+        alone, _ = moments_of_scores(counts, noise, n_units, NONE)
         assert np.median(together / true) == pytest.approx(1.0, abs=0.35)
         assert together[-1] / true[-1] == pytest.approx(1.0, abs=0.2)
         assert np.median(alone / true) > 1.6
@@ -134,7 +135,7 @@ def test_sizes_that_single_octaves_do_not_show_are_told_by_three_together():
     found = []
     for seed in range(20):
         counts = octave_counts([{0.5: 1.0}, spread, {2.0**-24: 1.0}], n_units, noise, seed)
-        found.append(_moments_of_scores(counts, noise, n_units, NONE)[0])
+        found.append(moments_of_scores(counts, noise, n_units, NONE)[0])
     found = np.array(found)
     assert np.all((found[:, 1] > 0.8 * true) & (found[:, 1] < 4.0 * true))  # with room for what noise may hide
     assert np.median(found[:, 1]) > 1.5 * np.median(found[:, 2])
@@ -242,7 +243,7 @@ def test_coordinates_are_weighed_by_their_tails():
     frame = Search._diagonal_frame(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
     assert search._rareness == pytest.approx([1.0, 100.0, 1.0, 1.0])
-    sizes, _ = _moments_of_scores(counts, 1e-9, n_units, NONE)
+    sizes, _ = moments_of_scores(counts, 1e-9, n_units, NONE)
     assert np.diag(frame.preconditioner)[known] == pytest.approx(search._weights[known] / sizes)
     np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner))
 
@@ -274,8 +275,8 @@ def test_units_that_alone_tell_of_a_parameter_are_known_to_be_long():
 def test_noise_hides_no_more_of_few_units_than_is_seen_of_them():
     """Else the axis of a rare covariate is five times as short as it should be, and no curvature is seen along it."""
     counts = octave_counts([{0.5: 1.0}, {0.5: 0.05}], 4_000)
-    sizes, _ = _moments_of_scores(counts, 30.0, 4_000, NONE)
-    rare = _moments_of_scores(counts, 1e-9, 4_000, NONE)[0][1]
+    sizes, _ = moments_of_scores(counts, 30.0, 4_000, NONE)
+    rare = moments_of_scores(counts, 1e-9, 4_000, NONE)[0][1]
     assert rare < sizes[1] <= 2.0 * rare
 
 
@@ -306,7 +307,7 @@ def test_the_effect_of_a_rare_covariate_is_found(family):
 
 def on_all(counts, known):
     """Return counts of all parameters, as they are released."""
-    whole = np.zeros((known.size, _OCTAVES))
+    whole = np.zeros((known.size, OCTAVES))
     whole[known] = counts
     return whole.ravel()
 

@@ -21,13 +21,15 @@ from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.growth import (
     after_overshoot,
     growth_of_mean,
+    last_step,
     mean_of_exponential,
     on_one_parabola,
     times_newton,
 )
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Regression, Search, last_step
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.prelude.tails import Histogram
 
 ALONE = np.array([True])

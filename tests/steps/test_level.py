@@ -14,7 +14,8 @@ from pymc_dp.release import Release
 from pymc_dp.steps.prelude import search as search_module, settings
 from pymc_dp.steps.prelude.belief import belief_of
 from pymc_dp.steps.prelude.level import SearchFromLevel
-from pymc_dp.steps.prelude.search import Regression, halved, requests_of_search
+from pymc_dp.steps.prelude.regression import Regression, requests_of_search
+from pymc_dp.steps.prelude.search import halved
 from pymc_dp.steps.prelude.tails import BINS
 
 N = 10_000

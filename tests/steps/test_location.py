@@ -22,7 +22,9 @@ from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Regression, Search, reciprocal_step
+from pymc_dp.steps.prelude.newton import prior_information
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
 
 N, GROUPS = 6000, 8
@@ -533,12 +535,10 @@ def test_no_axis_is_much_longer_than_the_prior():
 
 
 def test_a_prior_without_a_curvature_tells_nothing():
-    search = object.__new__(Search)
-    search.places = np.ones(2, dtype=bool)
-    search._chain = SimpleNamespace(prior=NormalPrior([np.nan, 1.0]))
-    assert not search._prior_information(np.zeros(2)).any()
-    search._chain = SimpleNamespace(prior=NormalPrior([2.0, 1.0]))
-    np.testing.assert_allclose(search._prior_information(np.zeros(2)), np.diag([2.0, 1.0]), atol=1e-6)
+    everywhere = np.ones(2, dtype=bool)
+    assert not prior_information(NormalPrior([np.nan, 1.0]), np.zeros(2), everywhere).any()
+    found = prior_information(NormalPrior([2.0, 1.0]), np.zeros(2), everywhere)
+    np.testing.assert_allclose(found, np.diag([2.0, 1.0]), atol=1e-6)
 
 
 def explicit_intercept(generator):

@@ -24,7 +24,8 @@ from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame, NotComputable, finite_prior_at, positive_definite, prior_curvature
-from pymc_dp.steps.prelude.search import Regression, Search
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, _between
 
 N_UNITS = 1000

@@ -19,7 +19,8 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature, floored
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.regression import Regression, requests_of_search
+from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.prelude.simulated import SearchBySimulation
 from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram
 

@@ -25,8 +25,9 @@ from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.growth import last_step
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Search, last_step
+from pymc_dp.steps.prelude.search import Search
 
 
 class SearchAlongBrokenLines(Search):

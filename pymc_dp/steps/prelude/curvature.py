@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.newton import Frame, NotComputable, embedded
+from pymc_dp.steps.prelude.newton import Frame, NotComputable, embedded, unpacked
 
 #: The smallest eigenvalue of a corrected curvature, as a part of the largest.
 _LEAST_PART = 1e-4
@@ -17,6 +17,8 @@ _LEAST_PART = 1e-4
 _CLEAR_OF_NOISE = 2.0
 #: The number of alternating projections onto the matrices with a structure and those without some directions.
 _PROJECTIONS = 30
+#: Entries of a frame are zero below this part of the largest of their axis.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,3 +277,17 @@ def missing_of_members(own: FloatArray, groupings: Sequence[NDArray[np.intp]]) -
             least = settings.LEAST_OF_MEMBERS * float(np.median(own[grouping]))
             missing[grouping] = np.maximum(least - own[grouping], 0.0)
     return missing
+
+
+def noise_eigenvalue(possible: NDArray[np.bool_]) -> float:
+    """Return about the largest eigenvalue of a noise matrix with these entries: √(2d) for a full one."""
+    rng, size = np.random.default_rng(0), len(possible)
+    draws = (unpacked(rng.standard_normal(size * (size + 1) // 2), size) for _ in range(4))
+    return float(np.mean([np.linalg.norm(np.where(possible, draw, 0.0), ord=2) for draw in draws]))
+
+
+def along_axes(possible: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
+    """Return the entries that a matrix can have along the axes of a frame, given those that it can have."""
+    magnitudes = np.abs(frame.preconditioner)
+    touched = (magnitudes > _ROUNDING * magnitudes.max(axis=0, keepdims=True)).astype(np.float64)
+    return touched.T @ possible @ touched > 0.0

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
+from pymc_dp.steps.prelude.curvature import KnownCurvature
 
 _HARDLY = 1e-6  # a growth within rounding error
 
@@ -92,3 +93,21 @@ def after_overshoot(
         noise=belief.noise * np.outer(narrower, narrower),
         bias=bias,
     )
+
+
+def last_step(
+    scores: Sequence[KnownScore], curvature: KnownCurvature, places: NDArray[np.bool_]
+) -> tuple[float, float, FloatArray, float]:
+    """Return the relative decrease of the score along the last step, by the curvature's prediction, and its noise.
+
+    The last two results are the curvature times the step, and the quadratic form. The curvature is that at the end of
+    the step, along which it grew as the levels of the scores indicate.
+    """
+    before, after = scores[-2:]
+    step = np.where(places, after.theta - before.theta, 0.0)
+    along = curvature.matrix @ step
+    expected = max(float(step @ along), np.finfo(float).tiny)
+    fall = expected * mean_of_exponential(before.level - after.level)
+    found = float(step @ (before.gradient - after.gradient)) / fall
+    noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / fall
+    return found, noise, along, expected

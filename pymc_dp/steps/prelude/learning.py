@@ -58,7 +58,8 @@ from pymc_dp.steps.prelude.newton import (
     prior_curvature,
     representable,
 )
-from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.regression import Regression, requests_of_search
+from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound

@@ -30,7 +30,8 @@ from pymc_dp.steps.prelude.newton import (
     representable,
     unpacked,
 )
-from pymc_dp.steps.prelude.search import QUERIES_OF_CURVATURE, Search, halved, sum_over_units
+from pymc_dp.steps.prelude.releases import QUERIES_OF_CURVATURE, sum_over_units
+from pymc_dp.steps.prelude.search import Search, halved
 
 #: The upper half of a standard normal score has the mean .4: twice that leaves room for other distributions.
 _MEAN_OF_UPPER = 0.8

@@ -22,9 +22,10 @@ from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
-from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
+from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step, along_axes
 from pymc_dp.steps.prelude.newton import Frame, representable
-from pymc_dp.steps.prelude.search import Found, Regression, Search, along_axes
+from pymc_dp.steps.prelude.regression import Regression
+from pymc_dp.steps.prelude.search import Found, Search
 from pymc_dp.steps.prelude.tails import Tail, above_noise
 
 #: Information of the logarithm of a normal scale, of one row.

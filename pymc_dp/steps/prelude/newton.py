@@ -1,5 +1,6 @@
 """Linear algebra on simulated rows, on the prior and on released matrices: post-processing of public values."""
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,6 +85,15 @@ def prior_curvature(prior: PriorDensity, theta: FloatArray, block: NDArray[np.in
     magnitudes = np.maximum(magnitudes, 1e-6 * max(float(magnitudes.max()), np.finfo(float).tiny))
     concave: FloatArray = np.outer(units, units) * ((vectors * magnitudes) @ vectors.T)
     return concave
+
+
+def prior_information(prior: PriorDensity, theta: FloatArray, places: NDArray[np.bool_]) -> FloatArray:
+    """Return the prior's information on the parameters at `places`, given all others; zero where not finite."""
+    with contextlib.suppress(*NUMERICAL_FAILURES):
+        curvature = prior_curvature(prior, theta, np.flatnonzero(places))
+        if np.isfinite(curvature).all():
+            return embedded(curvature, places)
+    return np.zeros((theta.size, theta.size))
 
 
 def finite_prior_at(prior: PriorDensity, theta: FloatArray) -> bool:

@@ -38,7 +38,8 @@ from pymc_dp.steps.prelude.newton import (
     positive_definite,
     table_at,
 )
-from pymc_dp.steps.prelude.search import Found, Regression, Search, in_proportion
+from pymc_dp.steps.prelude.regression import Regression, in_proportion
+from pymc_dp.steps.prelude.search import Found, Search
 from pymc_dp.steps.prelude.tails import BINS
 
 #: The least eigenvalue of the scaled information at which a search begins, if others exist: below it, mixture

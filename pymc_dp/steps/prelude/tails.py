@@ -4,10 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude import settings
 
+#: Octaves of a histogram of the entries of scores, and how many there are.
+LOWEST_OCTAVE, OCTAVES = -24, 49
+#: The prior range, in octaves, of the scores of a parameter that noise may hide, relative to the others'.
+_NEAR_TYPICAL = 6
 #: Half octaves of a histogram of norms, relative to the norm of a typical unit.
 LOWEST_HALF_OCTAVE, BINS = -12, 41
 #: A bin is used if its count exceeds this many standard deviations of its noise.
@@ -200,3 +205,52 @@ def above_noise(outliers: float, noise_std: float) -> float:
     """Return a noisy number of outliers, shrunk smoothly to zero where it is within its noise."""
     beyond = float(np.clip(outliers / max(settings.CLEAR_OUTLIERS * noise_std, np.finfo(float).tiny), 0.0, 1e3)) ** 4
     return outliers * (beyond / (1.0 + beyond))
+
+
+def moments_of_scores(
+    counts: FloatArray, noise_std: float, n_units: int, members: NDArray[np.bool_]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the root mean square of units' scores for every parameter, and their kurtosis about zero.
+
+    The counts are by octave. Counts within noise are omitted, and an allowance for hidden ones is added. A parameter
+    whose scores are all hidden gets the magnitude of the others' for as many units as noise could hide. For `members`
+    of groups the summed counts limit those hidden of one, and tails are equal.
+    """
+    octaves = LOWEST_OCTAVE + np.arange(OCTAVES)
+    counts = counts.copy()
+    counts[:, 0] = -np.inf  # zeros are in the first bin
+    largest = counts.argmax(axis=1)
+    from_largest = np.arange(OCTAVES) - largest[:, None]
+    seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, settings.CLEAR_COUNT_FAR_AWAY) * noise_std
+    big = np.where(counts > seen, counts, 0.0)
+    visible = counts.max(axis=1) > 4.5 * noise_std  # about the largest of many counts of noise alone
+    top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
+    typical = float(np.median(top)) if top else 0.0
+    # The sum of three neighbouring octaves may exceed noise where none of them does.
+    near = np.where((np.abs(octaves - typical) <= _NEAR_TYPICAL) & (octaves > octaves[1]), counts, -np.inf)
+    triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
+    could_hide = 4.5 * np.sqrt(3.0) * noise_std
+    for row in np.flatnonzero(~visible & (triples.max(axis=1) > could_hide)):
+        largest[row] = place = int(triples[row].argmax()) + 1
+        big[row] = 0.0
+        big[row, place - 1 : place + 2] = np.maximum(counts[row, place - 1 : place + 2], 0.0)
+        visible[row] = True
+    squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
+    unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
+    unseen = np.minimum(unseen, settings.MOST_UNSEEN * squares)  # for few units it would dominate
+    hidden = 4.0**typical * min(could_hide / n_units, 1.0)
+    found: FloatArray = np.sqrt(np.where(visible, squares + unseen, hidden))
+    clear = np.where(counts > np.maximum(seen, 3.5 * noise_std), counts, 0.0)
+    relative = 4.0 ** (from_largest.astype(np.float64))
+    second, fourth = ((clear * relative**power).sum(axis=1) / n_units for power in (1, 2))
+    rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides fewer units
+    tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
+    tails = np.clip(tails, 1.0, rarest)
+    if members.any():
+        size, together = int(members.sum()), counts[members].sum(axis=0)
+        together = np.where(together > 4.5 * noise_std * np.sqrt(size), together, 0.0)
+        if together.any():
+            of_one = float(together @ 4.0 ** (octaves + 0.5)) / n_units / size
+            found[members] = np.minimum(found[members], np.sqrt(np.maximum(squares[members], of_one)))
+        tails[members] = np.median(tails[members])
+    return found, tails
