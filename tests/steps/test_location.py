@@ -21,8 +21,7 @@ from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.location import SearchForLocation
-from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.newton import prior_information
+from pymc_dp.steps.prelude.newton import Frame, prior_information
 from pymc_dp.steps.prelude.regression import Regression
 from pymc_dp.steps.prelude.search import Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
