@@ -7,8 +7,9 @@ Importing this module installs the hooks, unless the environment variable ``PYMC
 unchanged, private runs need `pymc_dp.sample`, and PyMC ignores a budget in a call of `pm.sample`. The module can be
 deleted, with the line of `pymc_dp/__init__.py` that imports it, when PyMC has a hook of its own for steps that wrap a
 whole run (pull requests 7880 and 8358 of PyMC): `pymc_dp.sample` does not depend on it. Without it, in addition to
-`pm.sample`, the refusals of budgets and of options with such names, and the warnings below, are lost, and a synthetic
-table on the arrays of the data is recognised by the model's own variables only.
+`pm.sample`, the refusals of budgets and of options with such names, and the warnings below, are lost, a synthetic
+table on the arrays of the data is recognised by the model's own variables only, and numbers of units that `pm.Data`
+cannot hold are not refused.
 """
 
 import functools
@@ -25,7 +26,7 @@ from xarray import DataTree
 
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
-from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking
+from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking, note_narrowed
 from pymc_dp.run import refusals
 from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
@@ -172,6 +173,7 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
         variable = original(name, value.data if declared else value, *args, **kwargs)
     if declared:
         declare_public(variable)
+    note_narrowed(variable, value)
     origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
     return variable
 
@@ -195,6 +197,7 @@ def _set_data(
     declared = is_public(values)
     result = original(self, name, values.data if declared else values, *args, **kwargs)
     declare_public(self[name], declared)
+    note_narrowed(self[name], values)
     origins.note(self, name, [values])
     return result
 

@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorConstant
 from pymc_dp.exceptions import InvalidArgument
 
 #: Tags of a variable (the array that was declared public) and of an operation. Copies of graphs keep them.
-_PUBLIC, _BUILDER = "pymc_dp_public", "pymc_dp_builder"
+_PUBLIC, _BUILDER, _NARROWED = "pymc_dp_public", "pymc_dp_builder", "pymc_dp_narrowed"
 #: Methods that compute a statistic of their locations while the model is built, and put it into the graph.
 EVALUATING: Mapping[str, tuple[str, ...]] = {
     "HSGP": ("prior_linearized", "_build_conditional"),
@@ -79,6 +79,18 @@ def is_public(variable: Any) -> bool:
         return False
     # Copies of models hold copies of their data.
     return leaf_value(variable) is declared or np.array_equal(leaf_value(variable), declared)
+
+
+def note_narrowed(variable: Variable, given: Any) -> None:
+    """Mark a data variable whose whole numbers differ from the given ones: PyMC keeps 32 bits, or 16 of them."""
+    kept, given = leaf_value(variable), np.asarray(None if isinstance(given, Variable) else given)
+    differs = given.dtype.kind == "i" and given.dtype.itemsize > kept.dtype.itemsize and not np.array_equal(kept, given)
+    setattr(variable.tag, _NARROWED, kept if differs else None)
+
+
+def is_narrowed(variable: Variable) -> bool:
+    """Return whether whole numbers of a data variable differ from those that it was given."""
+    return getattr(variable.tag, _NARROWED, None) is not None
 
 
 def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

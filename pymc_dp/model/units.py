@@ -10,7 +10,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.model.arrays import leaf_value, leaves_of
+from pymc_dp.model.arrays import is_narrowed, leaf_value, leaves_of
 from pymc_dp.model.axes import RowAxes, length_of_dim, row_axes
 from pymc_dp.model.closures import refuse_tables_in_functions
 from pymc_dp.model.one_row import SymbolicModel
@@ -163,7 +163,14 @@ def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64]
                 f"unit_index={unit_index!r} names no data variable of the model; {_it_has(data_names)}. Put it into "
                 "the model with pm.Data, or pass the array itself."
             )
-        unit_index = leaf_value(rows.model.named_vars[unit_index])
+        variable = rows.model.named_vars[unit_index]
+        if is_narrowed(variable):
+            raise InvalidArgument(
+                f"{unit_index!r} does not hold the numbers that it was given: PyMC keeps 32 bits of whole numbers in "
+                "pm.Data (16 if floatX is float32), and several units may have become one. Give it numbers from 0, as "
+                "of np.unique(numbers, return_inverse=True)[1], or pass the array itself as unit_index=."
+            )
+        unit_index = leaf_value(variable)
     try:
         index = np.asarray(unit_index)
     except ValueError:

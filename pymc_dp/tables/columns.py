@@ -207,10 +207,14 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _short(text: str) -> str:
-    """Return a text, a long one as its beginning and a digest: in an array the longest text determines the memory."""
-    if len(text) <= _LONGEST_NAME:
+    """Return a text, a long one as its beginning and a digest: in an array the longest text determines the memory.
+
+    So is a text that ends with a null character, which arrays of texts leave out.
+    """
+    if len(text) <= _LONGEST_NAME and not text.endswith("\0"):
         return text
-    return text[:_LONGEST_NAME] + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return text[:_LONGEST_NAME].ljust(_LONGEST_NAME, "\0") + digest
 
 
 def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:

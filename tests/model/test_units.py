@@ -2,11 +2,16 @@
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from conftest import QUIET
 
 import pymc_dp as dp
-from pymc_dp.model.units import declared_unit, reads_like_persons, refusal_of_undeclared_units
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.axes import row_axes
+from pymc_dp.model.centring import centred
+from pymc_dp.model.units import declared_unit, reads_like_persons, refusal_of_undeclared_units, units_of
+from pymc_dp.model.view import read
 
 N = 30
 PERSON = np.arange(N) // 3
@@ -160,6 +165,24 @@ def test_plans_and_dry_runs_ask_too(budget):
         with pytest.raises(dp.UnsupportedModel, match="several rows a unit"):
             dp.dry_run(budget, unit="person")
     assert dp.dry_run(budget, model=model, unit="row", draws=20, chains=2).n_units == N
+
+
+@pytest.mark.parametrize("change", [False, True])
+@pytest.mark.parametrize("single", [False, True])
+def test_numbers_of_units_that_data_variables_cannot_hold_are_refused(single, change):
+    """Hazard H32: PyMC keeps their last 32 or 16 bits, so that several persons may be one unit."""
+    bits = 16 if single else 32
+    numbers = np.where(PERSON > 0, PERSON, 2**bits + 1)  # two persons with the same last bits
+    with pytensor.config.change_flags(floatX="float32" if single else "float64"):
+        model = panel(index=PERSON if change else numbers)
+        if change:
+            assert np.array_equal(units_of(row_axes(model, None), "person").of_row, PERSON)
+            model.set_data("person", numbers)
+    with pytest.raises(InvalidArgument, match="pass the array itself as unit_index="):
+        units_of(row_axes(model, None), "person")
+    with pytest.raises(InvalidArgument, match="pass the array itself as unit_index="):
+        read(centred(model), None, "person")
+    assert np.array_equal(units_of(row_axes(model, None), numbers).of_row, numbers)
 
 
 def test_effects_of_the_unit_itself_are_refused(budget):

@@ -261,6 +261,14 @@ def test_a_long_name_of_a_person_takes_no_memory_of_others():
     assert len(set(found)) == 3
 
 
+def test_names_of_persons_that_end_with_null_characters_are_different():
+    """Hazard H32: NumPy leaves them out, and two persons would be one unit, which moves sums by more than a bound."""
+    names = ["p", "p\0", "p\0\0", "p\0", "p" + 255 * "\0" + "\0"]
+    found = unit_codes("p", np.array(names, dtype=object))
+    assert len(set(found)) == len(set(names)) == 4
+    assert found[1] == found[3]
+
+
 def test_a_product_that_overflows_in_one_row_does_not_warn():
     """Hazard H22: nor does a number that is too large for the model's type."""
     schema = Schema([dp.Number("c", -1e300, 1e300, raw=True)])
