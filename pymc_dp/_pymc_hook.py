@@ -169,8 +169,8 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
     """Call `pm.Data`, record its array, and accept arrays that are declared public."""
     origins.refuse_table_on_dask(value)
     declared = is_public(value)
-    with origins.refusing_labels(name, value):
-        variable = original(name, value.data if declared else value, *args, **kwargs)
+    make = functools.partial(original, name, value.data if declared else value, *args, **kwargs)
+    variable = origins.refusing_labels(name, value, make)
     if declared:
         declare_public(variable)
     note_narrowed(variable, value)
@@ -182,8 +182,7 @@ def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *arg
     """Make a random variable, and record the array of ``observed=`` and those held by functions among the options."""
     observed = kwargs.get("observed")
     origins.refuse_table_on_dask(observed)
-    with origins.refusing_labels(name, observed):
-        variable = original(cls, name, *args, **kwargs)
+    variable = origins.refusing_labels(name, observed, functools.partial(original, cls, name, *args, **kwargs))
     held = [value for option in kwargs.values() for value in origins.held_by(option)]
     origins.note(pm.modelcontext(None), name, [observed, *held])
     return variable

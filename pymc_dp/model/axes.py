@@ -184,9 +184,21 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     return RowAxes(model, axes, lengths.pop(), unit)
 
 
-def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
+def shape_of_draws(model: pm.Model, rv: Variable) -> tuple[int, ...]:
+    """Return the shape of a variable's draws. A simplex, for instance, has one entry more than its unconstrained form.
+
+    The shape of unconstrained values is that of the model's value variable.
+    """
+    dims = model.named_vars_to_dims.get(rv.name) or (None,) * rv.type.ndim
+    return tuple(
+        length if length is not None else length_of_dim(model, dim, rv.shape[axis])
+        for axis, (length, dim) in enumerate(zip(rv.type.shape, dims, strict=True))
+    )
+
+
+def length_of_dim(model: pm.Model, name: str | None, length: Variable) -> int:
     """Return the length of a dim, from its labels or else from its symbolic variable."""
-    labels = model.coords.get(name)
+    labels = None if name is None else model.coords.get(name)
     if labels is not None:
         return len(labels)
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer

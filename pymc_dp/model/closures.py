@@ -12,7 +12,7 @@ import inspect
 import numbers
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping, MappingView, Sized
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -37,7 +37,7 @@ _CALLED_BY_PYMC = (
     (_support_point, "support_point"),
     (_change_dist_size, "dist"),
 )
-_WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, numbers.Number)
+_WITHOUT_TABLES = (ModuleType, np.ufunc, str, numbers.Number)
 #: Longer containers count as arrays of their length.
 _ENTRIES = 100
 #: A dictionary of at most this many named numbers counts as settings: single numbers, not an array.
@@ -150,8 +150,8 @@ def _held_by(found: Any) -> Iterator[Any]:
     """Yield the objects that an object holds; for a container of numbers, or a long one, its length."""
     if isinstance(found, functools.partial):
         yield from (found.func, found.args, found.keywords)
-    elif isinstance(found, MethodType):
-        yield from (found.__func__, found.__self__)
+    elif isinstance(found, MethodType | BuiltinFunctionType):
+        yield from (getattr(found, "__func__", None), found.__self__)  # of a function in C its module
     elif isinstance(found, FunctionType):
         yield from (each for each in referred_to(found) if not isinstance(each, numbers.Number))
     elif isinstance(found, Mapping):
@@ -165,7 +165,7 @@ def _held_by(found: Any) -> Iterator[Any]:
             yield len(found)
         else:
             yield from (each for each in found if not isinstance(each, numbers.Number))
-    elif isinstance(found, array.array | bytes | bytearray | deque | memoryview | ValuesView):
+    elif isinstance(found, array.array | bytes | bytearray | deque | memoryview | MappingView):
         yield len(found)
     elif isinstance(found, weakref.ref):
         yield found()
@@ -173,6 +173,8 @@ def _held_by(found: Any) -> Iterator[Any]:
         slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
         attributes = [getattr(found, name, None) for name in slots if isinstance(name, str)]
         attributes += getattr(found, "__dict__", {}).values()
+        if not attributes and isinstance(found, Sized):  # a container that is written in another language
+            yield len(found)
         yield from (each for each in attributes if not isinstance(each, numbers.Number))
         yield type(found)
     elif not is_of_library(found) and found.__module__ != "builtins":

@@ -7,6 +7,7 @@ rows; and indices, which raise or access other memory if they are out of range, 
 `pymc_dp.model.allowed` lists the operations that may see rows.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,13 +69,14 @@ class SymbolicModel:
         values = {new[rv]: stand_ins.get(value, value) for rv, value in model.rvs_to_values.items()}
         transforms = {new[rv]: transform for rv, transform in model.rvs_to_transforms.items()}
         wanted = [new[rv] for rv in [*model.observed_RVs, *model.free_RVs]]
-        try:
+        logps = None
+        with contextlib.suppress(ValueError):  # its message holds shapes
             logps = transformed_conditional_logp(rvs=wanted, rvs_to_values=values, rvs_to_transforms=transforms)
-        except ValueError:  # its message holds shapes
+        if logps is None:
             raise UnsupportedModel(
                 "Shapes in this model do not fit each other: see that all its tables have as many rows as the observed "
                 "variables."
-            ) from None
+            )
         self._model, self._new, self._values, self._transforms = model, new, values, transforms
         n_observed = len(model.observed_RVs)
         #: The constant that each new input replaces.

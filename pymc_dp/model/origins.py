@@ -5,8 +5,7 @@ references: nothing is kept alive, and no value is read. `pymc_dp._pymc_hook` ca
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -42,19 +41,19 @@ def shares_tables(model: pm.Model, other: pm.Model) -> bool:
     )
 
 
-@contextmanager
-def refusing_labels(name: str, values: Any) -> Iterator[None]:
-    """Refuse data of labels or objects, in place of an error of PyMC that may show an entry."""
+def refusing_labels[Made](name: str, values: Any, make: Callable[[], Made]) -> Made:
+    """Return what `make` makes of data; refuse labels or objects, in place of an error of PyMC that may show one."""
     try:
-        yield
+        return make()
     except (TypeError, ValueError):
         if values is None or np.asarray(values).dtype.kind not in "USO":
             raise
-        raise InvalidArgument(
-            f"The data of {name!r} are labels or objects, not numbers: pass whole numbers for labels, by a list of "
-            "levels that is public (pd.Categorical(values, categories=[...]).codes), or .astype(float). For unit= "
-            "labels of persons become numbers by np.unique(values, return_inverse=True)[1]."
-        ) from None
+    # Outside of the handler: an error in it would keep PyMC's.
+    raise InvalidArgument(
+        f"The data of {name!r} are labels or objects, not numbers: pass whole numbers for labels, by a list of levels "
+        "that is public (pd.Categorical(values, categories=[...]).codes), or .astype(float). For unit= labels of "
+        "persons become numbers by np.unique(values, return_inverse=True)[1]."
+    )
 
 
 def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:
@@ -104,7 +103,7 @@ def _array_behind(value: Any) -> np.ndarray | None:
     if isinstance(value, np.ndarray):
         return value
     of_pandas = type(value).__module__.partition(".")[0] == "pandas"
-    held = value.to_numpy() if of_pandas else getattr(value, "data", None)
+    held = value.to_numpy() if of_pandas and hasattr(value, "to_numpy") else getattr(value, "data", None)
     return held if isinstance(held, np.ndarray) else None
 
 

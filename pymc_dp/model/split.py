@@ -7,6 +7,7 @@ has a row axis. If an operation mixes rows, the sum over rows differs from the m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,7 +19,7 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes, data_of
+from pymc_dp.model.axes import RowAxes, data_of, shape_of_draws
 from pymc_dp.model.closures import refuse_tables_in_functions
 from pymc_dp.model.one_row import Link, OneRow, Response, SymbolicModel
 from pymc_dp.model.operations import refuse_unlisted
@@ -110,7 +111,7 @@ def _rebuilt(
         return one_row, one_row.rebuild(graphs)
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
         failed = f"{name} cannot be rebuilt for a single row ({type(error).__name__})"
-        raise UnsupportedModel(f"{failed}{why}.") from None
+    raise UnsupportedModel(f"{failed}{why}.")  # outside of the handler: an error in it would keep shapes of tables
 
 
 def _response_of_one_row(rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[RowLeaf]) -> Response:
@@ -169,10 +170,11 @@ def _refuse_undeclared_arrays(rows: RowAxes, parameters: ParameterVector) -> Non
 
 def _refuse_parameters_of_rows(rows: RowAxes) -> None:
     for rv in rows.model.free_RVs:
-        dims = rows.model.named_vars_to_dims.get(rv.name)
-        shape = rows.model.rvs_to_values[rv].type.shape
-        per_row = rows.dim in dims if dims is not None and rows.dim is not None else rows.n_rows in shape
-        if per_row:
+        dims = rows.model.named_vars_to_dims.get(rv.name) or ()
+        of_draws, of_values = shape_of_draws(rows.model, rv), rows.model.rvs_to_values[rv].type.shape
+        lengths = [length for length, dim in zip_longest(of_draws, dims) if dim not in rows.other_dims or dim is None]
+        lengths += of_values if not dims else ()
+        if rows.n_rows in lengths or (rows.dim is not None and rows.dim in dims):
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "
                 "released: integrate it out, or share it between rows. (If rows are along another axis of the observed "

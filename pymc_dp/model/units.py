@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.arrays import is_narrowed, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes, length_of_dim, row_axes
+from pymc_dp.model.axes import RowAxes, length_of_dim, row_axes, shape_of_draws
 from pymc_dp.model.closures import refuse_tables_in_functions
 from pymc_dp.model.one_row import SymbolicModel
 from pymc_dp.model.operations import refuse_unsplittable
@@ -191,21 +191,27 @@ def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64]
     return index.astype(np.int64)  # a copy: later changes of the user's array have no effect
 
 
-def refuse_tables_of_units(model: pm.Model, parameters: ParameterVector, lengths: Collection[int]) -> None:
-    """Refuse data and parameters with one entry for each unit of several rows.
+def refuse_tables_of_units(rows: RowAxes, parameters: ParameterVector, lengths: Collection[int]) -> None:
+    """Refuse data and parameters with one entry for each unit of several rows, and uses of the number of units.
 
     Each entry belongs to one unit, but would be taken as public. For `lengths` see `Units`.
     """
-    without_units = set(lengths).isdisjoint
+    model, without_units = rows.model, set(lengths).isdisjoint
     refuse_tables_in_functions(model, without_units)
     for rv in model.free_RVs:
-        if not without_units(parameters.shapes[model.rvs_to_values[rv].name]):
+        if not without_units([*parameters.shapes[model.rvs_to_values[rv].name], *shape_of_draws(model, rv)]):
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
                 "released: integrate it out, or share it between units."
             )
     graphs = SymbolicModel(model, ())
     finished = [*graphs.log_likelihoods, *graphs.log_priors, *graphs.potentials, *graphs.drawn]
+    of_units = set(rows.lengths_of_dims(lengths)).difference(rows.length_variables)
+    if not of_units.isdisjoint(leaves_of([*model.basic_RVs, *model.potentials, *finished])):
+        raise UnsupportedModel(
+            "The model depends on the length of a dim with one entry for each unit: their number is protected, and one "
+            "unit more or less would change what all others contribute."
+        )
     for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished]):
         if not without_units(leaf_value(leaf).shape):
             raise UnsupportedModel(

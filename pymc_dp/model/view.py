@@ -135,7 +135,7 @@ def read(
     refuse_missing_values(row_split)
     units = units_of(rows, unit_index)
     if units.of_row is not None:
-        refuse_tables_of_units(model, parameters, units.lengths)
+        refuse_tables_of_units(rows, parameters, units.lengths)
     view = ModelView(parameters, tuple(model.value_vars), row_split, units, rows)
     view.refuse_rows_in_starts(model.rvs_to_initial_values)
     return view

@@ -4,6 +4,7 @@ Messages name columns and types, never a value, as they cross the network.
 """
 
 import hashlib
+import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -232,6 +233,13 @@ def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
         raise UnsupportedTable(f"The table has no column {name!r}.") from None
 
 
+def _array_of_list(entries: Sequence[Any], *, is_unit: bool) -> np.ndarray:
+    """Return a list as an array; units that are not all whole numbers as objects: NumPy would make texts of them."""
+    if is_unit and not all(isinstance(each, numbers.Integral) for each in entries):
+        return np.fromiter(entries, dtype=object, count=len(entries))
+    return np.asarray(entries, dtype=None if len(entries) else np.int64)  # NumPy makes numbers of no entries
+
+
 def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> np.ndarray:
     """Return a column as an array of numbers, truth values or texts; refuse other types and missing entries."""
     column = column_as_it_is(name, piece)
@@ -248,8 +256,7 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
         found = np.empty(0) if missing else _silently(name, piece, _plain_array)
     else:
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
-        typeless = isinstance(column, list | tuple) and not column  # NumPy would make floating-point numbers of it
-        found = np.asarray(column, dtype=np.int64 if typeless else None)
+        found = _array_of_list(column, is_unit=is_unit) if isinstance(column, list | tuple) else np.asarray(column)
     if found.dtype.kind == "f" and found.size:
         missing |= bool(np.isnan(found.min()))  # the minimum of an array with a NaN is NaN
     if found.dtype == object and found.ndim == 1:

@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -147,6 +148,12 @@ CONTAINERS = {
     "bytes": X.tobytes,
     "view of bytes": lambda: memoryview(X.tobytes()),
     "values of a dict": lambda: dict(enumerate(X)).values(),
+    "keys of a dict": lambda: dict.fromkeys(X).keys(),
+    "items of a dict": lambda: dict(enumerate(X)).items(),
+    "method in C": lambda: X.mean,
+    "method of a list": lambda: X.tolist().copy,
+    "Arrow": lambda: pytest.importorskip("pyarrow").array(X),
+    "groups": lambda: pd.DataFrame({"x": X}).groupby("x"),
     "weak reference": lambda: weakref.ref(X),
 }
 

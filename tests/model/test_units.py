@@ -3,11 +3,12 @@
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from conftest import QUIET
 
 import pymc_dp as dp
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.axes import row_axes
 from pymc_dp.model.centring import centred
 from pymc_dp.model.units import declared_unit, reads_like_persons, refusal_of_undeclared_units, units_of
@@ -183,6 +184,48 @@ def test_numbers_of_units_that_data_variables_cannot_hold_are_refused(single, ch
     with pytest.raises(InvalidArgument, match="pass the array itself as unit_index="):
         read(centred(model), None, "person")
     assert np.array_equal(units_of(row_axes(model, None), numbers).of_row, numbers)
+
+
+#: Effects of the ten persons, of any shape, and lengths of their dim.
+EFFECTS = {
+    "sum to zero": lambda m: pm.ZeroSumNormal("u", dims="who"),
+    "of two outcomes": lambda m: pm.ZeroSumNormal("u", shape=(2, 10))[0],
+    "simplex": lambda m: pm.Dirichlet("u", np.ones(1) * pt.ones(m.dim_lengths["who"]), dims="who"),
+    "stick": lambda m: pm.StickBreakingWeights("u", alpha=2.0, K=9),
+}
+LENGTHS = {
+    "prior": lambda m: pm.Normal("u", m.dim_lengths["who"].astype("float64"), 1.0),
+    "likelihood": lambda m: m.dim_lengths["who"].astype("float64"),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        *((make, "'u' has one entry for each unit") for make in EFFECTS.values()),
+        *((make, "depends on the length of a dim") for make in LENGTHS.values()),
+    ],
+    ids=[*EFFECTS, *LENGTHS],
+)
+def test_effects_of_units_and_their_number_are_refused(make, match):
+    """Hazard H39: a parameter with one value less than there are persons has all of their names."""
+    with pm.Model(coords={"who": range(10)}) as model:
+        made = make(model)
+        mean = pm.Normal("mu") + (made[PERSON] if made.type.ndim else made)
+        pm.Normal("y", mean, 1.0, observed=Y)
+    with pytest.raises(UnsupportedModel, match=match):
+        read(model, None, PERSON)
+
+
+@pytest.mark.parametrize("dims", [None, "who"])
+@pytest.mark.parametrize("of_rows", [None, "row"])
+def test_effects_of_rows_under_another_name_are_refused(dims, of_rows):
+    """Hazard H39."""
+    with pm.Model(coords={"who": range(N), "row": range(N)}) as model:
+        effects = pm.Normal("u", shape=N, dims=dims) if dims else pm.ZeroSumNormal("u", shape=N)
+        pm.Normal("y", effects[np.arange(N)], 1.0, observed=Y, dims=of_rows)
+    with pytest.raises(UnsupportedModel, match="'u' has one entry for each row"):
+        read(model)
 
 
 def test_effects_of_the_unit_itself_are_refused(budget):

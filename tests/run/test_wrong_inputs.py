@@ -373,4 +373,5 @@ def test_a_wrong_input_is_refused_before_the_charge_with_cause_and_fix(name, tmp
     assert message.rstrip().endswith((".", ".)"))
     assert len(message) < 500
     assert ENTRY not in message
-    assert caught.value.__cause__ is None or ENTRY not in str(caught.value.__cause__)
+    for kept in (caught.value.__cause__, caught.value.__context__):
+        assert kept is None or ENTRY not in str(kept)

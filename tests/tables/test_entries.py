@@ -13,7 +13,15 @@ from hypothesis import example, given, settings, strategies as st
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
-from pymc_dp.tables.columns import Columns, UnlistedColumns, _levels_of, _with_missing_entries, block_of, unit_codes
+from pymc_dp.tables.columns import (
+    Columns,
+    UnlistedColumns,
+    _levels_of,
+    _with_missing_entries,
+    array_of,
+    block_of,
+    unit_codes,
+)
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema
 
@@ -267,6 +275,16 @@ def test_names_of_persons_that_end_with_null_characters_are_different():
     found = unit_codes("p", np.array(names, dtype=object))
     assert len(set(found)) == len(set(names)) == 4
     assert found[1] == found[3]
+
+
+def test_a_list_of_persons_is_read_entry_by_entry():
+    """Hazard H32: NumPy would make one person "nan" of all missing ones, and 1 and "1" the same person."""
+    assert array_of("p", {"p": [7, 2**40]}, is_unit=True).tolist() == [7, 2**40]
+    assert array_of("p", {"p": ["a", "b\0"]}, is_unit=True).tolist() == ["a", "b\0"]
+    with pytest.raises(UnsupportedTable, match="has missing entries"):
+        array_of("p", {"p": ["a", "b", NAN]}, is_unit=True)
+    with pytest.raises(UnsupportedTable, match="holds objects"):
+        unit_codes("p", array_of("p", {"p": [1, 2, "1"]}, is_unit=True))
 
 
 def test_a_product_that_overflows_in_one_row_does_not_warn():
