@@ -1,7 +1,7 @@
 """The package's own errors, whose messages contain advice.
 
-No error is ever raised because of a value in the data: errors depend on public facts alone (arguments, the
-model's structure, the shapes of the data and which entries are missing).
+Errors depend on arguments, the model's structure, the shapes and types of the data, and which entries are missing. The
+few refusals that one entry can cause are listed in ``docs/guarantee.md``, "Entries that refuse a table".
 """
 
 from typing import Any
