@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
@@ -16,6 +17,11 @@ from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 FloatArray = NDArray[np.float64]
+
+
+def texts_of(labels: Any) -> list[str]:
+    """Return the labels of a dim as texts, the same for those that a model was given and those of a stored result."""
+    return [str(each) for each in pd.Index(labels, tupleize_cols=False)]
 
 
 class ParameterVector:
@@ -41,6 +47,24 @@ class ParameterVector:
             for name, shape in self.shapes.items()
             for index in np.ndindex(shape)
         ]
+        #: Labels of the axes of each free variable, by its name and dim; without dims that have none.
+        self.coords: dict[str, dict[str, list[str]]] = {}
+        for rv in model.free_RVs:
+            dims = model.named_vars_to_dims.get(rv.name) or ()
+            given = {dim: model.coords.get(dim) for dim in dims if dim is not None}
+            self.coords[rv.name] = {dim: texts_of(labels) for dim, labels in given.items() if labels is not None}
+
+    def refuse_other_coords(self, released: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+        """Refuse a model whose labels differ from those of a release: entries of variables are matched by place."""
+        for name, coords in self.coords.items():
+            for dim, labels in coords.items():
+                others = released.get(name, {}).get(dim, labels)
+                for place, (own, other) in enumerate(zip(labels, others, strict=False)):
+                    if own != other:
+                        raise InvalidArgument(
+                            f"The coords of {name!r} differ from the released ones: entry {place} of {dim!r} is "
+                            f"{own!r} in the model, and was {other!r}. Give the dim the same labels in the same order."
+                        )
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of unconstrained parameters of each free variable among these names."""

@@ -215,6 +215,11 @@ def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.nd
     return found
 
 
+def holds_likelihood(model: pm.Model) -> bool:
+    """Return whether a model is one `with_likelihood`."""
+    return any(potential.name == PRIVATE_LIKELIHOOD for potential in model.potentials)
+
+
 def holds_observations(model: pm.Model) -> bool:
     """Return whether a model has observed variables."""
     return bool(model.observed_RVs)
@@ -232,6 +237,25 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
             f"{what}. Names, shapes and transforms have to be the same."
         )
     return np.array([own.index(each) for each in wanted])
+
+
+def for_model(likelihood: xr.Dataset, parameters: ParameterVector) -> xr.Dataset:
+    """Return a likelihood as one of a model's parameters; refuse a model that lacks one on which it depends.
+
+    Parameters that the model lacks are left out, and others are added, on which the likelihood does not depend.
+    """
+    own, labels = set(parameters.labels), [str(each) for each in likelihood["parameter"].values]
+    wanted = [each for each, known in zip(labels, known_parameters(likelihood), strict=True) if known]
+    if missing := [each for each in wanted if each not in own]:
+        raise InvalidArgument(
+            f"The likelihood depends on {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model lacks "
+            f"{', '.join(missing[:3])}. Names, shapes and transforms of these have to be the same. To fix one at a "
+            "value: pm.do(likelihood.model(), {name: value})."
+        )
+    kept = [each for each in labels if each in own]
+    kept += [each for each in parameters.labels if each not in set(labels)]
+    empty = dict.fromkeys(("known", "information", "noise", "bias"), 0)
+    return likelihood.reindex(parameter=kept, parameter_again=kept, fill_value=empty)
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:

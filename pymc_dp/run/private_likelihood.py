@@ -95,12 +95,17 @@ class PrivateLikelihood:
         self._priors: Model | None = None
         if model is not None:
             self._priors = posterior.priors_of(self._form_of(model), json.loads(self.facts.get("variables", "[]")))
-            posterior.places_of(self._dataset, ParameterVector(self._priors))
+            self._refuse_other(self._priors)
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """The guarantee and its mechanisms: the attributes of the ``privacy`` group."""
         return dict(self.tree["privacy"].attrs)
+
+    @property
+    def coords(self) -> dict[str, dict[str, list[str]]]:
+        """Labels of the axes of free variables, by name and dim: entries of `mean` are named by their places."""
+        return dict(json.loads(self.facts.get("coords", "{}")))
 
     @property
     def figures(self) -> dict[str, float]:
@@ -132,28 +137,53 @@ class PrivateLikelihood:
         Parameters
         ----------
         priors : pm.Model, optional
-            Other priors: a model without observed variables, with free variables of the same names, shapes and
-            transforms. Default: the priors of the model for which the likelihood was released.
+            Other priors: a model without observed variables, in which the free variables that the likelihood depends
+            on (`known` in its dataset) have the same names, shapes, transforms and coords. Variables of priors alone,
+            such as the scale of a hierarchy, may be others. Default: the priors of the model for which the likelihood
+            was released.
 
         Raises
         ------
         InvalidArgument
-            If there are no priors, or they have other parameters.
+            If there are no priors, they lack a parameter of the likelihood, or they hold a likelihood themselves.
         """
         model = self._priors_from(priors)
-        return posterior.with_likelihood(model, ParameterVector(model), self._dataset)
+        return posterior.with_likelihood(model, ParameterVector(model), self._for(model))
+
+    def _for(self, model: Model) -> xr.Dataset:
+        """Return the likelihood as one of the parameters of a model of priors."""
+        return posterior.for_model(self._dataset, ParameterVector(model))
 
     def _priors_from(self, priors: Model | None) -> Model:
         """Return a copy of the given priors, else of the model's own."""
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass priors=, a PyMC model with them.")
         if priors is not None and posterior.holds_observations(priors):
-            raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
-        return posterior.priors_of(self._priors if priors is None else self._form_of(priors), None)
+            raise InvalidArgument(
+                "priors= must be a model without observed variables: the likelihood stands for them. Of a model with "
+                "them: dp.PrivateLikelihood(likelihood.tree, model).sample()."
+            )
+        if priors is not None and posterior.holds_likelihood(priors):
+            raise InvalidArgument(
+                "priors= holds a released likelihood already, which would count twice: pass the priors alone. Draws "
+                "from the likelihoods of two tables: pm.sample in the context of likelihood.model(), with the other "
+                "likelihood as a potential of your own."
+            )
+        if priors is None:
+            return posterior.priors_of(self._priors, None)
+        found = posterior.priors_of(self._form_of(priors), None)
+        self._refuse_other(found)
+        return found
+
+    def _refuse_other(self, model: Model) -> None:
+        """Refuse a model without a parameter of the likelihood, or with other labels."""
+        self._for(model)
+        ParameterVector(model).refuse_other_coords(self.coords)
 
     def _form_of(self, model: Model) -> Model:
         """Return the model in the form that has the likelihood's parameters: centred, or as the user wrote it."""
-        return form_of(model, {str(label).partition("[")[0] for label in self._dataset["parameter"].values})
+        labels = self._dataset["parameter"].values[posterior.known_parameters(self._dataset)]
+        return form_of(model, {str(label).partition("[")[0] for label in labels})
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler, any number of times, without further privacy cost.
@@ -202,7 +232,9 @@ class PrivateLikelihood:
                 if priors is not None:
                     dataset = self._with_other_priors(pilot)
         if not arguments:
-            arguments = {"model": posterior.standardised(self.model(priors), self._dataset)}
+            model = self.model(priors)
+            dataset = self._for(model)
+            arguments = {"model": posterior.standardised(model, dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
@@ -212,7 +244,11 @@ class PrivateLikelihood:
         groups |= {name: self.tree[name].to_dataset() for name in _KEPT if name in self.tree}
         groups[PRIVATE_LIKELIHOOD] = dataset
         groups["privacy"] = groups["privacy"].assign_attrs(
-            variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
+            variables=json.dumps(published),
+            parameters=json.dumps(ParameterVector(arguments["model"]).sizes(published)),
+            draws=int(sizes["draw"]),
+            chains=int(sizes["chain"]),
+            complete=1,
         )
         return DataTree.from_dict(groups)
 
@@ -234,21 +270,22 @@ class PrivateLikelihood:
     def _pilot(self, priors: Model) -> _Pilot:
         """Return a pilot of priors times this likelihood, adapted as in a private run."""
         parameters = ParameterVector(priors)
-        prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
-        belief = Belief.from_dataset(self._dataset, places)
+        likelihood = posterior.for_model(self._dataset, parameters)
+        prior, places = Prior(priors, parameters), posterior.places_of(likelihood, parameters)
+        belief = Belief.from_dataset(likelihood, places)
         start = np.where(belief.known, belief.mean, parameters.to_theta(default_point(priors)))
         start = most_likely(prior, belief, start, ~belief.known)
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)
         kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
-        return _Pilot(priors, prior, belief, curvature, kernel, self._dataset)
+        return _Pilot(priors, prior, belief, curvature, kernel, likelihood)
 
     def _with_other_priors(self, pilot: _Pilot) -> xr.Dataset:
         """Return the released likelihood, with the figures that depend on priors computed for the pilot's priors."""
-        places = posterior.places_of(self._dataset, ParameterVector(pilot.priors))
+        places = posterior.places_of(pilot.likelihood, ParameterVector(pilot.priors))
         by_parameter, figures = figures_beside_a_prior(pilot.belief, pilot.curvature, pilot.kernel)
-        found = self._dataset.assign_attrs(figures)
+        found = pilot.likelihood.assign_attrs(figures)
         return found.assign({name: ("parameter", each[places]) for name, each in by_parameter.items()})
 
     def save(self, path: str | Path) -> None:

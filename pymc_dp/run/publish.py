@@ -183,13 +183,15 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
         for planned, step in steps
         for name, fact in step.facts.items()
     }
+    parameters = group.steps[0].parameters
     # A sampler's facts cannot replace an attribute of the guarantee.
     return {
         **facts,
         **guarantee_of(plan, group.budget, n_units, seeded=group.random_seed is not None, exact_counts=exact),
         "steps": json.dumps(described),
         "clip_bounds": json.dumps(bounds),
-        "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
+        "parameters": json.dumps(parameters.sizes(names.kept)),
+        "coords": json.dumps({name: of for name, of in parameters.coords.items() if of and name in names.kept}),
         "omitted_because_computed_from_rows": json.dumps(names.omitted),
     }
 

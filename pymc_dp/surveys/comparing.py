@@ -160,6 +160,13 @@ def compare(
     fits = {name: [Fitted(result, forms[name], views[name]) for result in fitted[name]] for name in models}
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
+    if tables[0] is not None:  # of models on the rows themselves the responses are protected
+        responses = [[each.rows() for each in view.row_split.leaves if each.observed] for view in views.values()]
+        if not all(len(one) == len(responses[0]) and all(map(np.array_equal, one, responses[0])) for one in responses):
+            raise InvalidArgument(
+                "The models have different responses: densities of two columns cannot be compared. Observe the same "
+                "column of the template in all of them."
+            )
     reference, *names = models
     part = 1.0 / len(names)
     sizes = ReleaseRequest("difference_sizes", 1, part * _SHARE_OF_SIZES, _OCTAVES, once=True)

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
+import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model
+from pymc_dp.model.parameters import texts_of
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, known_parameters, places_of, unconstrained_draws
 from pymc_dp.model.view import ModelView
 from pymc_dp.release.interface import FloatArray
@@ -49,6 +51,16 @@ def form_of_result(model: Model, result: DataTree) -> Model:
     return form_of(model, json.loads(facts_of(result).get("parameters", "{}")))
 
 
+def _coords_of(draws: xr.Dataset) -> dict[str, dict[str, list[str]]]:
+    """Return the labels of the axes of each variable of a posterior; of the numbers that ArviZ gives, none."""
+    return {
+        str(name): {
+            str(dim): texts_of(values[dim].values) for dim in values.dims[2:] if not str(dim).startswith(f"{name}_dim_")
+        }
+        for name, values in draws.data_vars.items()
+    }
+
+
 class Fitted:
     """A published posterior on the unconstrained scale, and its private likelihood if there is one.
 
@@ -60,7 +72,9 @@ class Fitted:
         facts_of(result)
         if "posterior" not in result:
             raise InvalidArgument("This result holds no draws: the table is compared with a posterior.")
-        self.draws = unconstrained_draws(model, result["posterior"].to_dataset(), _MOST_DRAWS)
+        draws = result["posterior"].to_dataset()
+        view.parameters.refuse_other_coords(_coords_of(draws))
+        self.draws = unconstrained_draws(model, draws, _MOST_DRAWS)
         self.mean: FloatArray = self.draws.mean(axis=0)
         self._likelihood = result[PRIVATE_LIKELIHOOD].to_dataset() if PRIVATE_LIKELIHOOD in result else None
         self.known, self.places = np.zeros(0, dtype=bool), np.zeros(0, dtype=int)

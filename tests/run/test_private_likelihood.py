@@ -221,16 +221,52 @@ def test_priors_of_other_parameters_are_refused(released):
         pm.Normal("intercept")
     with pytest.raises(dp.InvalidArgument, match=r"lacks beta\[0\]"):
         found.sample(priors=other)
-    with priors_of(regression(), None) as more:
-        pm.Normal("extra")
-    with pytest.raises(dp.InvalidArgument, match="has extra besides"):
-        found.model(priors=more)
 
 
-def test_priors_with_rows_are_refused(released):
+def test_parameters_of_priors_alone_may_be_others(released):
+    """The scale of a hierarchy, which the likelihood does not depend on."""
+    _, _, found = released
+    with pm.Model(coords={"feature": ["a", "b"]}) as priors:
+        spread = pm.Gamma("spread", 2.0, 4.0, shape=2)
+        pm.Normal("beta", 0.0, spread, dims="feature")
+        pm.Normal("intercept", 0.0, 10.0), pm.HalfNormal("sigma", 2.0)
+    tree = found.sample(40, priors=priors, random_seed=1, **(SHORT | {"tune": 40}))
+    labels = [str(each) for each in tree[PRIVATE_LIKELIHOOD]["parameter"].values]
+    assert sorted(labels) == sorted(ParameterVector(priors).labels)
+    assert set(tree["posterior"].data_vars) == {"spread", "beta", "intercept", "sigma"}
+    assert set(json.loads(tree["privacy"].attrs["parameters"])) == {"spread", "beta", "intercept", "sigma"}
+    mean = found.mean.sel(parameter=["beta[0]", "beta[1]"]).values
+    np.testing.assert_allclose(tree["posterior"]["beta"].mean(("chain", "draw")), mean, atol=0.05)
+    assert dp.diagnostics.quality(tree).draws == 80
+    (of_spread,) = np.flatnonzero(np.array(labels) == "spread_log__[1]")
+    point = {"beta": np.zeros(2), "intercept": 0.0, "sigma_log__": 0.0, "spread_log__": np.zeros(2)}
+    compiled = found.model(priors=priors)
+    before, after = (
+        compiled.compile_logp(vars=compiled.potentials)({**point, "spread_log__": value})
+        for value in (np.zeros(2), np.ones(2))
+    )
+    assert before == after
+    assert not tree[PRIVATE_LIKELIHOOD]["known"].values[of_spread]
+
+
+def test_other_labels_are_refused(released):
+    """Entries are matched by place: with labels in another order each would have another's posterior."""
+    _, _, found = released
+    assert found.coords == {"beta": {"feature": ["a", "b"]}}
+    with pm.Model(coords={"feature": ["b", "a"]}) as turned:
+        pm.Normal("beta", 0.0, 1.0, dims="feature")
+        pm.Normal("intercept", 0.0, 10.0), pm.HalfNormal("sigma", 2.0)
+    for use in (lambda: found.sample(priors=turned), lambda: dp.PrivateLikelihood(found.tree, turned)):
+        with pytest.raises(dp.InvalidArgument, match="entry 0 of 'feature' is 'b' in the model, and was 'a'"):
+            use()
+
+
+def test_priors_with_rows_or_a_likelihood_are_refused(released):
     model, _, found = released
     with pytest.raises(dp.InvalidArgument, match="without observed variables"):
         found.sample(priors=model)
+    with pytest.raises(dp.InvalidArgument, match="would count twice"):
+        found.sample(priors=found.model())
 
 
 def test_a_table_that_priors_use_does_not_leave(released):

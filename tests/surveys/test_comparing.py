@@ -165,6 +165,12 @@ def test_models_beside_a_table_are_compared():
     expected = np.log(np.where(frame["y"], p, 1 - p)).sum() - N * math.log(0.5)
     assert found.loc["line", "in_sample"] == pytest.approx(expected, rel=0.02)
     assert found.loc["line", "p_diff"] == 1.0
+    with pm.Model() as other:
+        pm.Normal("x", pm.Normal("a"), observed=t.x)
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    with pytest.raises(dp.InvalidArgument, match="different responses"):
+        dp.compare({"null": models["null"], "other": (other, models["null"][1])}, budget=budget, data=protected)
+    assert budget.history == ()
 
 
 @compiled_once()
