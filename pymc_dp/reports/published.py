@@ -34,11 +34,19 @@ _IN_WORDS = {
 def facts_of(tree: Any) -> dict[str, Any]:
     """Return the attributes of a result's group ``privacy``; refuse anything but the result of a private run."""
     if not isinstance(tree, DataTree):
-        raise InvalidArgument(f"Pass the result of a private run of pm.sample, not a {type(tree).__name__}.")
+        of_likelihood = (
+            " Draw from it first, at no cost: likelihood.sample()."
+            if type(tree).__name__ == "PrivateLikelihood"
+            else ""
+        )
+        raise InvalidArgument(
+            f"Pass the result of a private run of pm.sample, not a {type(tree).__name__}.{of_likelihood}"
+        )
     if "privacy" not in tree:
         raise InvalidArgument(
             "This tree has no group `privacy`: it is not the result of a private run, and may be computed from data "
-            "without noise. Pass the result of pm.sample with a DP step or a budget."
+            "without noise. Pass the result of pm.sample with a DP step or a budget; of a released likelihood that of "
+            "likelihood.sample()."
         )
     return {str(name): value for name, value in tree["privacy"].attrs.items()}
 

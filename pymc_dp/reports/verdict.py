@@ -16,6 +16,14 @@ _GOOD_CENTRE_DISTANCE = 3.0
 _MUCH_WIDER = 1.2
 #: Largest number of parameters that a sentence names.
 _MOST_NAMED = 5
+#: The verdict on a result without draws, by whether the run is complete.
+_WITHOUT_DRAWS = {
+    True: (
+        "No draws yet: the likelihood was released without any. dp.PrivateLikelihood(tree, model).sample() draws from it "
+        "at no cost, and the report on these draws has the verdict."
+    ),
+    False: "NOT usable: the run ended before the first draw after tuning.",
+}
 
 
 def quality_report(tree: DataTree) -> str:
@@ -33,7 +41,7 @@ def quality_report(tree: DataTree) -> str:
     """
     facts = facts_of(tree)
     if "posterior" not in tree:
-        return "\n".join([*end_of_run_in_words(facts), "NOT usable: the run ended before the first draw after tuning."])
+        return "\n".join([*end_of_run_in_words(facts), _WITHOUT_DRAWS[bool(facts.get("complete"))]])
     found = quality(tree)
     by = "" if found.tested else " (there is no test)"
     lines = [

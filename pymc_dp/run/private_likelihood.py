@@ -297,7 +297,7 @@ class PrivateLikelihood:
             Of the file or store.
         """
         if str(path).endswith(".zarr"):
-            self.tree.to_zarr(str(path))
+            self.tree.to_zarr(str(path), mode="w")  # a file is replaced, too
         else:
             self.tree.to_netcdf(str(path))
 

@@ -249,6 +249,13 @@ def test_parameters_of_priors_alone_may_be_others(released):
     assert not tree[PRIVATE_LIKELIHOOD]["known"].values[of_spread]
 
 
+def test_reports_ask_for_draws(released):
+    _, _, found = released
+    assert dp.diagnostics.quality_report(found.tree).startswith("No draws yet")
+    with pytest.raises(dp.InvalidArgument, match=r"likelihood\.sample\(\)"):
+        dp.diagnostics.quality_report(found)
+
+
 def test_other_labels_are_refused(released):
     """Entries are matched by place: with labels in another order each would have another's posterior."""
     _, _, found = released
@@ -296,6 +303,7 @@ def test_a_file_needs_neither_the_table_nor_the_model(released, tmp_path, ending
     found.save(path)
     loaded = dp.PrivateLikelihood.load(path)
     xr.testing.assert_identical(loaded.mean, found.mean)
+    loaded.save(path)  # again
     np.testing.assert_array_equal(loaded.covariance, found.covariance)
     assert loaded.facts["epsilon"] == found.facts["epsilon"]
     with pytest.raises(dp.InvalidArgument, match="Priors are not stored"):

@@ -3,15 +3,38 @@
 import math
 
 import numpy as np
+import pandas as pd
+import pymc as pm
 import pytest
+import xarray as xr
 from hypothesis import given, strategies as st
 from scipy import stats
 
+import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.surveys import fit
 
 EXACT = fit.Factors(np.ones(0), np.ones(0))  # of a fit without noise
 NORMAL = fit.Factors(np.ones(0), np.ones(0), normal=True)
 ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 3), fit.levels_of(True, None)]
+
+
+def test_a_model_with_other_labels_than_the_draws_is_refused():
+    """Entries are matched by place: with labels in another order the survey would be of another posterior."""
+    draws = xr.Dataset({"beta": (("chain", "draw", "day"), np.zeros((1, 4, 2)))})
+    for labels in (["a", "b"], pd.date_range("2026-01-30", periods=2), [1, 2], None):
+        named = draws if labels is None else draws.assign_coords(day=labels)
+        result = xr.DataTree.from_dict({"posterior": named, "privacy": xr.Dataset(attrs={"private": 1})})
+        for turned in (False, True):
+            coords = None if labels is None else {"day": list(labels)[:: -1 if turned else 1]}
+            with pm.Model(coords=coords) as model:
+                beta = pm.Normal("beta", shape=2) if labels is None else pm.Normal("beta", dims="day")
+                pm.Normal("y", beta.sum(), 1.0, observed=np.zeros(3))
+            if turned and labels is not None:
+                with pytest.raises(dp.InvalidArgument, match="entry 0 of 'day'"):
+                    fit.Fitted(result, model, read(model))
+            else:
+                assert fit.Fitted(result, model, read(model)).draws.shape == (4, 2)
 
 
 @pytest.mark.parametrize("levels", ALL_LEVELS, ids=len)
