@@ -19,8 +19,8 @@ _MOST_NAMED = 5
 #: The verdict on a result without draws, by whether the run is complete.
 _WITHOUT_DRAWS = {
     True: (
-        "No draws yet: the likelihood was released without any. dp.PrivateLikelihood(tree, model).sample() draws from it "
-        "at no cost, and the report on these draws has the verdict."
+        "No draws yet: the likelihood was released without any. dp.PrivateLikelihood(tree, model).sample() draws from "
+        "it at no cost, and the report on these draws has the verdict."
     ),
     False: "NOT usable: the run ended before the first draw after tuning.",
 }
