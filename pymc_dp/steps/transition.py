@@ -6,11 +6,12 @@ The test is exact. With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 
@@ -29,6 +30,9 @@ SHARED_STATS: StatsOfSteps = {
 }
 
 
+_OF_A_TRANSITION = frozenset(("accepted", "acceptance_rate", "log_ratio", "noise_std"))
+
+
 @dataclass
 class Transition:
     """The result of one iteration.
@@ -43,7 +47,14 @@ class Transition:
     """
 
     theta: FloatArray
-    stats: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if missing := _OF_A_TRANSITION.difference(self.stats):  # PyMC would publish zeros
+            raise InvalidArgument(
+                f"A transition gives the statistics {', '.join(sorted(missing))}, too: of a move without a test they "
+                "are those of pymc_dp.steps.transition.untested."
+            )
 
 
 def penalty_test(

@@ -11,6 +11,7 @@ import pymc_dp as dp
 from pymc_dp.release import Release
 from pymc_dp.steps import proposals
 from pymc_dp.steps.access import Authorisation
+from pymc_dp.steps.transition import Transition, untested
 
 #: Wrong once in 10,000 runs of each test.
 FALSE_ALARM = 1e-4
@@ -284,3 +285,12 @@ def test_mala_makes_one_leapfrog_step():
     target = step.target
     new, *_ = step._leapfrog(target, theta, np.array([1.0, -2.0]), target.gradient(theta), 0.5)
     assert new == pytest.approx(expected)
+
+
+def test_a_transition_without_its_statistics_is_refused():
+    """PyMC would publish zeros in their place."""
+    given = untested(accepted=True)
+    assert Transition(np.zeros(2), given).stats is given
+    del given["noise_std"]
+    with pytest.raises(dp.InvalidArgument, match="noise_std, too"):
+        Transition(np.zeros(2), given)
