@@ -5,14 +5,12 @@ such an array, computed by NumPy, is a number that no graph explains. The shapes
 which a function may hold: values are not looked at.
 """
 
-import array
 import dis
 import functools
 import inspect
 import numbers
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MappingView, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -165,15 +163,13 @@ def _held_by(found: Any) -> Iterator[Any]:
             yield len(found)
         else:
             yield from (each for each in found if not isinstance(each, numbers.Number))
-    elif isinstance(found, array.array | bytes | bytearray | deque | memoryview | MappingView):
-        yield len(found)
     elif isinstance(found, weakref.ref):
         yield found()
     elif not isinstance(found, type):
         slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
         attributes = [getattr(found, name, None) for name in slots if isinstance(name, str)]
         attributes += getattr(found, "__dict__", {}).values()
-        if not attributes and isinstance(found, Sized):  # a container that is written in another language
+        if not attributes and isinstance(found, Sized):  # a container that is written in C, or in another language
             yield len(found)
         yield from (each for each in attributes if not isinstance(each, numbers.Number))
         yield type(found)
