@@ -1603,7 +1603,7 @@ MUTANTS = (
            "if not attributes and isinstance(found, Sized):", "if False:",
            ("model/test_closures.py::test_a_table_in_any_container_is_refused",)),
     Mutant("a likelihood counts twice", "publication", "run/private_likelihood.py",
-           "if priors is not None and posterior.holds_likelihood(priors):", "if False:",
+           "if any(np.array_equal(own, each) for each in means):", "if False:",
            ("run/test_private_likelihood.py::test_priors_with_rows_or_a_likelihood_are_refused",)),
     Mutant("labels of priors are not compared", "publication", "run/private_likelihood.py",
            "ParameterVector(model).refuse_other_coords(self.coords)", "pass",

@@ -11,8 +11,10 @@ import pytensor.tensor as pt
 import xarray as xr
 from pymc.logprob.transforms import Transform
 from pytensor import shared
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import clone_get_equiv
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
@@ -215,9 +217,11 @@ def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.nd
     return found
 
 
-def holds_likelihood(model: pm.Model) -> bool:
-    """Return whether a model is one `with_likelihood`."""
-    return any(potential.name == PRIVATE_LIKELIHOOD for potential in model.potentials)
+def likelihoods_in(model: pm.Model) -> list[np.ndarray]:
+    """Return the means of the released likelihoods in a model: see `with_likelihood`."""
+    potentials = [each for each in model.potentials if each.name.startswith(PRIVATE_LIKELIHOOD)]
+    leaves = [leaf for leaf in ancestors(potentials) if isinstance(leaf, SharedVariable)]
+    return [leaf.get_value() for leaf in leaves if leaf.type.ndim == 1]
 
 
 def holds_observations(model: pm.Model) -> bool:

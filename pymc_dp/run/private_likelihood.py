@@ -7,7 +7,7 @@ number of times, with other priors too, without further privacy cost.
 import contextlib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, Posterior
 from pymc_dp.model.prior import Prior
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND
-from pymc_dp.run.refusals import OF_NUTS, refuse_no_budget, refuse_privacy_keywords
+from pymc_dp.run.refusals import OF_NUTS, refuse_no_budget, refuse_privacy_keywords, warn
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic
@@ -163,17 +163,26 @@ class PrivateLikelihood:
                 "priors= must be a model without observed variables: the likelihood stands for them. Of a model with "
                 "them: dp.PrivateLikelihood(likelihood.tree, model).sample()."
             )
-        if priors is not None and posterior.holds_likelihood(priors):
-            raise InvalidArgument(
-                "priors= holds a released likelihood already, which would count twice: pass the priors alone. Draws "
-                "from the likelihoods of two tables: pm.sample in the context of likelihood.model(), with the other "
-                "likelihood as a potential of your own."
-            )
+        if priors is not None:
+            self._refuse_twice(posterior.likelihoods_in(priors))
         if priors is None:
             return posterior.priors_of(self._priors, None)
         found = posterior.priors_of(self._form_of(priors), None)
         self._refuse_other(found)
         return found
+
+    def _refuse_twice(self, means: Sequence[np.ndarray]) -> None:
+        """Refuse priors that hold this likelihood; warn if they hold another."""
+        own = self.mean.values[posterior.known_parameters(self._dataset)]
+        if any(np.array_equal(own, each) for each in means):
+            raise InvalidArgument(
+                "priors= holds this likelihood already, which would count twice: pass the priors alone."
+            )
+        if means:
+            warn(
+                "priors= holds another released likelihood. That is right if it is of other people: if both are of one "
+                "table, they count twice. Reports of the draws name the last release alone."
+            )
 
     def _refuse_other(self, model: Model) -> None:
         """Refuse a model without a parameter of the likelihood, or with other labels."""
@@ -229,7 +238,7 @@ class PrivateLikelihood:
             with contextlib.suppress(*NUMERICAL_FAILURES):  # then PyMC adapts a mass matrix by itself
                 pilot = self._own_pilot if priors is None else self._pilot(self._priors_from(priors))
                 arguments = self._with_nuts(pilot, options)
-                if priors is not None:
+                if priors is not None or not pilot.likelihood.equals(dataset):
                     dataset = self._with_other_priors(pilot)
         if not arguments:
             model = self.model(priors)

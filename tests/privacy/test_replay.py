@@ -408,6 +408,7 @@ FAULTS = {
 AT_NIGHT = ("NaN kept", "wrong norm", "half the sensitivity")
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     "fault", [pytest.param(each, marks=pytest.mark.nightly if each in AT_NIGHT else []) for each in FAULTS]
 )

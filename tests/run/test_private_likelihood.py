@@ -274,6 +274,11 @@ def test_priors_with_rows_or_a_likelihood_are_refused(released):
         found.sample(priors=model)
     with pytest.raises(dp.InvalidArgument, match="would count twice"):
         found.sample(priors=found.model())
+    tree = copy.deepcopy(found.tree)
+    tree[PRIVATE_LIKELIHOOD]["mean"] += 1.0
+    with pytest.warns(UserWarning, match="another released likelihood"):
+        both = dp.PrivateLikelihood(tree).model(found.model())
+    assert len(both.potentials) == 2
 
 
 def test_a_table_that_priors_use_does_not_leave(released):

@@ -278,7 +278,7 @@ def test_no_private_input_is_in_the_tree(sampler):
     assert CANARY not in tree["posterior"]["slope"].values
 
 
-@pytest.mark.few(28)
+@pytest.mark.few(20)
 @of_every_sampler
 @pytest.mark.parametrize(
     ("relation", "at_night"),

@@ -142,6 +142,7 @@ def test_without_control_variates_whole_gradients_and_log_ratios_are_asked_for(m
     assert not any(each.prediction.jacobian.any() or each.prediction.direction.any() for each in gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
     [
