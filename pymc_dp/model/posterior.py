@@ -221,7 +221,7 @@ def likelihoods_in(model: pm.Model) -> list[np.ndarray]:
     """Return the means of the released likelihoods in a model: see `with_likelihood`."""
     potentials = [each for each in model.potentials if each.name.startswith(PRIVATE_LIKELIHOOD)]
     leaves = [leaf for leaf in ancestors(potentials) if isinstance(leaf, SharedVariable)]
-    return [leaf.get_value() for leaf in leaves if leaf.type.ndim == 1]
+    return [leaf.get_value() for leaf in leaves if getattr(leaf.type, "ndim", None) == 1]  # others are generators
 
 
 def holds_observations(model: pm.Model) -> bool:
