@@ -95,7 +95,7 @@ class Rewriting:
         column = self._declared(by) if isinstance(by, str) else None
         if self._template is None or not isinstance(column, Category | YesNo):
             raise InvalidArgument(
-                "by= must be the name of a declared dp.Category or dp.YesNo of data=; or, in a model on the table "
+                "by= must be the name of one declared dp.Category or dp.YesNo of data=; or, in a model on the table "
                 'itself, a data variable of codes from 0 on with their names: {"ward": ["surgery", "medicine"]}.'
             )
         return self._placed(column.name, self._template[column.name]), list(levels_of(column))
@@ -107,6 +107,10 @@ class Rewriting:
 
     def _of_column(self, called: str, column: Modelled, value: Any) -> list[Setting]:
         """Return the settings that give a declared column one value in all rows, alone or in a product."""
+        if callable(value) or np.ndim(value):
+            raise InvalidArgument(
+                f"{called!r} has to set {column.name!r} to one value: a declared column gets the same one in all rows."
+            )
         template, entry = self._template, _entry_of(column, value)
         assert template is not None  # noqa: S101  columns are declared there
         parts = [part for part in template.schema.parts if template.schema.column_of(part) == column]

@@ -290,6 +290,8 @@ WRONG = [
     ({"a": {"drug": 3}}, {}, "'drug' cannot be 3"),
     ({"a": {"ward": "d"}}, {}, "'ward' cannot be 'd'"),
     ({"a": {"age": 17}}, {}, "'age' cannot be 17"),
+    ({"a": {"age": lambda age: age + 10}}, {}, "has to set 'age' to one value"),
+    ({"a": {"age": np.full(3, 40)}}, {}, "has to set 'age' to one value"),
     ({"a": {"back": True}}, {}, "is the response"),
     ({"a": {"height": 3}}, {}, "no covariate 'height'"),
     ({"a": {"x": 1.0}}, {}, "shape"),
