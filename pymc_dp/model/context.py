@@ -30,7 +30,9 @@ def model_in_context(model: Any) -> Model:
     if model is None:
         model = context_without_error()
         if model is None:
-            raise InvalidArgument("There is no model here: write this inside of `with model:`, or pass model=.")
+            raise InvalidArgument(
+                "There is no model here: write this inside of `with model:`, or pass model=, here or to the step."
+            )
     if not isinstance(model, Model):
         raise InvalidArgument(f"model= must be a pm.Model, but is a {type(model).__name__}.")
     return model
