@@ -173,7 +173,7 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
     variable = origins.refusing_labels(name, value, make)
     if declared:
         declare_public(variable)
-    note_narrowed(variable, value)
+    note_narrowed(variable, value.data if declared else value)
     origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
     return variable
 
@@ -196,7 +196,7 @@ def _set_data(
     declared = is_public(values)
     result = original(self, name, values.data if declared else values, *args, **kwargs)
     declare_public(self[name], declared)
-    note_narrowed(self[name], values)
+    note_narrowed(self[name], values.data if declared else values)
     origins.note(self, name, [values])
     return result
 

@@ -196,6 +196,18 @@ def shape_of_draws(model: pm.Model, rv: Variable) -> tuple[int, ...]:
     )
 
 
+def refuse_other_lengths(model: pm.Model) -> None:
+    """Refuse a variable that is not as long as the labels of its dim: after the charge the result could not be made."""
+    for variable in model.unobserved_RVs:
+        dims = model.named_vars_to_dims.get(variable.name) or ()
+        for length, dim in zip(variable.type.shape, dims, strict=False):
+            labels = None if dim is None else model.coords.get(dim)
+            if length is not None and labels is not None and len(labels) != length:
+                raise UnsupportedModel(
+                    f"{variable.name!r} has not as many entries along its dim {dim!r} as that has labels in coords."
+                )
+
+
 def length_of_dim(model: pm.Model, name: str | None, length: Variable) -> int:
     """Return the length of a dim, from its labels or else from its symbolic variable."""
     labels = None if name is None else model.coords.get(name)

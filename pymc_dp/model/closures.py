@@ -10,8 +10,8 @@ import functools
 import inspect
 import numbers
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sized
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sized
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _CALLED_BY_PYMC = (
     (_support_point, "support_point"),
     (_change_dist_size, "dist"),
 )
-_WITHOUT_TABLES = (ModuleType, np.ufunc, str, numbers.Number)
+_WITHOUT_TABLES = (ModuleType, np.ufunc, str, range, numbers.Number)
 #: Longer containers count as arrays of their length.
 _ENTRIES = 100
 #: A dictionary of at most this many named numbers counts as settings: single numbers, not an array.
@@ -148,7 +148,7 @@ def _held_by(found: Any) -> Iterator[Any]:
     """Yield the objects that an object holds; for a container of numbers, or a long one, its length."""
     if isinstance(found, functools.partial):
         yield from (found.func, found.args, found.keywords)
-    elif isinstance(found, MethodType | BuiltinFunctionType):
+    elif isinstance(found, MethodType | BuiltinFunctionType | MethodWrapperType):
         yield from (getattr(found, "__func__", None), found.__self__)  # of a function in C its module
     elif isinstance(found, FunctionType):
         yield from (each for each in referred_to(found) if not isinstance(each, numbers.Number))
@@ -156,6 +156,8 @@ def _held_by(found: Any) -> Iterator[Any]:
         settings = len(found) <= _SETTINGS and all(isinstance(key, str) for key in found)
         yield [each for each in found.values() if not (settings and isinstance(each, numbers.Number))]
         yield list(found.keys())
+    elif isinstance(found, KeysView | ItemsView):
+        yield dict(found) if isinstance(found, ItemsView) else list(found)
     elif isinstance(found, list | tuple | set | frozenset):
         axes = len(found) <= _AXES and all(each is None or type(each) is int for each in found)
         of_numbers = len(found) > 1 and not axes and all(isinstance(each, numbers.Number) for each in found)

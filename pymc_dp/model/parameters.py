@@ -48,11 +48,10 @@ class ParameterVector:
             for index in np.ndindex(shape)
         ]
         #: Labels of the axes of each free variable, by its name and dim; without dims that have none.
-        self.coords: dict[str, dict[str, list[str]]] = {}
-        for rv in model.free_RVs:
-            dims = model.named_vars_to_dims.get(rv.name) or ()
-            given = {dim: model.coords.get(dim) for dim in dims if dim is not None}
-            self.coords[rv.name] = {dim: texts_of(labels) for dim, labels in given.items() if labels is not None}
+        dims = {rv.name: model.named_vars_to_dims.get(rv.name) or () for rv in model.free_RVs}
+        used = set(itertools.chain.from_iterable(dims.values()))
+        texts = {dim: texts_of(labels) for dim, labels in model.coords.items() if dim in used and labels is not None}
+        self.coords = {name: {dim: texts[dim] for dim in of if dim in texts} for name, of in dims.items()}
 
     def refuse_other_coords(self, released: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         """Refuse a model whose labels differ from those of a release: entries of variables are matched by place."""

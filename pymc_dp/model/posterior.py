@@ -219,7 +219,8 @@ def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.nd
 
 def likelihoods_in(model: pm.Model) -> list[np.ndarray]:
     """Return the means of the released likelihoods in a model: see `with_likelihood`."""
-    potentials = [each for each in model.potentials if each.name.startswith(PRIVATE_LIKELIHOOD)]
+    names = {each: each.name.rpartition("::")[2] for each in model.potentials}  # without those of models
+    potentials = [each for each, name in names.items() if name.startswith(PRIVATE_LIKELIHOOD)]
     leaves = [leaf for leaf in ancestors(potentials) if isinstance(leaf, SharedVariable)]
     return [leaf.get_value() for leaf in leaves if getattr(leaf.type, "ndim", None) == 1]  # others are generators
 
@@ -254,7 +255,8 @@ def for_model(likelihood: xr.Dataset, parameters: ParameterVector) -> xr.Dataset
         raise InvalidArgument(
             f"The likelihood depends on {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model lacks "
             f"{', '.join(missing[:3])}. Names, shapes and transforms of these have to be the same. To fix one at a "
-            "value: pm.do(likelihood.model(), {name: value})."
+            "value: pm.do(likelihood.model(), {name: value}). (NAME_scaled is NAME times its scale: a hierarchy has to "
+            "be written in the same form.)"
         )
     kept = [each for each in labels if each in own]
     kept += [each for each in parameters.labels if each not in set(labels)]

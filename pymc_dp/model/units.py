@@ -209,8 +209,8 @@ def refuse_tables_of_units(rows: RowAxes, parameters: ParameterVector, lengths: 
     of_units = set(rows.lengths_of_dims(lengths)).difference(rows.length_variables)
     if not of_units.isdisjoint(leaves_of([*model.basic_RVs, *model.potentials, *finished])):
         raise UnsupportedModel(
-            "The model depends on the length of a dim with one entry for each unit: their number is protected, and one "
-            "unit more or less would change what all others contribute."
+            "The model depends on the length of a dim with one entry for each unit: their number may be protected, and "
+            "one unit more or less would change what all others contribute."
         )
     for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished]):
         if not without_units(leaf_value(leaf).shape):

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model import structure
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.model.axes import RowAxes, row_axes
+from pymc_dp.model.axes import RowAxes, refuse_other_lengths, row_axes
 from pymc_dp.model.centring import as_written
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
@@ -130,6 +130,7 @@ def read(
         read(written, unit, unit_index, with_response=with_response)  # a refusal of the user's model applies here
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
+    refuse_other_lengths(model)
     parameters = ParameterVector(model)
     row_split = split(rows, parameters, with_response=with_response)
     refuse_missing_values(row_split)

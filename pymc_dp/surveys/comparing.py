@@ -14,6 +14,7 @@ from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model
+from pymc_dp.model.view import ModelView
 from pymc_dp.release.surveys import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
@@ -78,6 +79,11 @@ class Comparison:
                 else f"{name!r} and {facts['reference']!r} cannot be distinguished ({times:.1f} standard errors)."
             )
         return "\n".join(lines)
+
+
+def _responses_of(view: ModelView) -> tuple[bytes, ...]:
+    """Return the invented responses of a model on a template, whatever their order and types."""
+    return tuple(sorted(each.rows().astype(np.float64).tobytes() for each in view.row_split.leaves if each.observed))
 
 
 def compare(
@@ -160,9 +166,9 @@ def compare(
     fits = {name: [Fitted(result, forms[name], views[name]) for result in fitted[name]] for name in models}
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
-    if tables[0] is not None:  # of models on the rows themselves the responses are protected
-        responses = [[each.rows() for each in view.row_split.leaves if each.observed] for view in views.values()]
-        if not all(len(one) == len(responses[0]) and all(map(np.array_equal, one, responses[0])) for one in responses):
+    if tables[0] is not None and tables[0].schema is not None:  # the models' rows are those of the template
+        responses = {_responses_of(view) for view in views.values()}
+        if len(responses) > 1:
             raise InvalidArgument(
                 "The models have different responses: densities of two columns cannot be compared. Observe the same "
                 "column of the template in all of them."

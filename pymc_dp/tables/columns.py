@@ -23,6 +23,7 @@ from pymc_dp.tables.template import MadeOf
 
 #: Length up to which the name of a unit is kept; of longer names a digest replaces the rest.
 _LONGEST_NAME = 256
+_NO_UNITS = "The column {name!r}, which names units, must hold whole numbers or texts, and all of them the same."
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "UT" or (values.dtype == object and all(isinstance(one, str) for one in values)):
         is_short = values.dtype.kind == "U" and values.dtype.itemsize <= np.dtype(f"U{_LONGEST_NAME}").itemsize
         return values if is_short else np.array([_short(one) for one in values.tolist()], dtype=str)
-    raise UnsupportedTable(f"The column {name!r}, which names units, must hold whole numbers or texts.")
+    raise UnsupportedTable(_NO_UNITS.format(name=name))
 
 
 def _short(text: str) -> str:
@@ -235,7 +236,7 @@ def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
 
 def _array_of_list(entries: Sequence[Any], *, is_unit: bool) -> np.ndarray:
     """Return a list as an array; units that are not all whole numbers as objects: NumPy would make texts of them."""
-    if is_unit and not all(isinstance(each, numbers.Integral) for each in entries):
+    if is_unit and not all(isinstance(each, numbers.Integral) and not isinstance(each, bool) for each in entries):
         return np.fromiter(entries, dtype=object, count=len(entries))
     return np.asarray(entries, dtype=None if len(entries) else np.int64)  # NumPy makes numbers of no entries
 
@@ -274,6 +275,8 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     if found.dtype == object and not all(isinstance(one, str) for one in found):
         if is_unit and all(type(one) is int and -(2**63) <= one < 2**63 for one in found):
             return found.astype(np.int64)  # the same unit as in a piece of whole numbers
+        if is_unit:
+            raise UnsupportedTable(_NO_UNITS.format(name=name))
         raise UnsupportedTable(f"The column {name!r} holds objects. Convert it to numbers.")
     return found
 

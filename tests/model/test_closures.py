@@ -151,6 +151,7 @@ CONTAINERS = {
     "keys of a dict": lambda: dict.fromkeys(X).keys(),
     "items of a dict": lambda: dict(enumerate(X)).items(),
     "method in C": lambda: X.mean,
+    "method of a type in C": lambda: X.__getitem__,
     "method of a list": lambda: X.tolist().copy,
     "Arrow": lambda: pytest.importorskip("pyarrow").array(X),
     "groups": lambda: pd.DataFrame({"x": X}).groupby("x"),

@@ -110,6 +110,10 @@ def one_parameter_per_row():
     pm.Normal("y", pm.Normal("latent", shape=30), 1.0, observed=Z)
 
 
+def named_with_another_length():
+    pm.Normal("y", pm.Normal("slope", shape=3, dims="group").sum(), 1.0, observed=Z)
+
+
 def missing_outcomes():
     with_gaps = Z.copy()
     with_gaps[3] = np.nan
@@ -193,6 +197,7 @@ REFUSED = {
     gaussian_process: "ambiguous|'y'|single one",
     multivariate_over_rows: "ambiguous|'y'|single one",
     one_parameter_per_row: "'latent'",
+    named_with_another_length: "'slope' has not as many entries along its dim 'group'",
     missing_outcomes: "'y' has missing",
     missing_covariates: "missing values",
     different_lengths: "different numbers of rows",

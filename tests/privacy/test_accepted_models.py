@@ -372,8 +372,16 @@ def with_nodes(value, mu, nodes):
     return pm.logp(pm.Normal.dist(mu + nodes.sum(), 1.0), value)
 
 
+def with_held(value, mu, held):
+    return pm.logp(pm.Normal.dist(mu, 1.0 + 0.0 * len(held)), value)
+
+
 def test_functions_that_hold_numbers_and_public_arrays_pass():
-    for function in (plain_logp, functools.partial(with_nodes, nodes=dp.public(np.linspace(-1.0, 1.0, 15)))):
+    settings = dict.fromkeys("abcdefg", 0.5)
+    held = [
+        functools.partial(with_held, held=each) for each in (range(10), settings, settings.items(), settings.keys())
+    ]
+    for function in (plain_logp, functools.partial(with_nodes, nodes=dp.public(np.linspace(-1.0, 1.0, 15))), *held):
         with pm.Model() as model:
             pm.CustomDist("y", pm.Normal("mu"), logp=function, observed=Y)
         assert np.isfinite(UnitLikelihood(read(model)).all_log_likelihoods(np.zeros(1))).all()

@@ -15,6 +15,7 @@ from scipy import special, stats
 from test_checking import posterior
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.surveys import comparing
 from pymc_dp.tables.columns import Columns
 
@@ -168,6 +169,9 @@ def test_models_beside_a_table_are_compared():
     with pm.Model() as other:
         pm.Normal("x", pm.Normal("a"), observed=t.x)
     budget = dp.PrivacyBudget(1.0, 1e-6)
+    with pm.Model() as whole:
+        pm.Bernoulli("y", logit_p=pm.Normal("a"), observed=t.y.astype(np.int8))
+    assert comparing._responses_of(read(whole)) == comparing._responses_of(read(null))
     with pytest.raises(dp.InvalidArgument, match="different responses"):
         dp.compare({"null": models["null"], "other": (other, models["null"][1])}, budget=budget, data=protected)
     assert budget.history == ()
