@@ -23,7 +23,10 @@ from pymc_dp.tables.template import MadeOf
 
 #: Length up to which the name of a unit is kept; of longer names a digest replaces the rest.
 _LONGEST_NAME = 256
-_NO_UNITS = "The column {name!r}, which names units, must hold whole numbers or texts, and all of them the same."
+_NO_UNITS = (
+    "The column {name!r}, which names units, must hold whole numbers or texts, and all of them the same; whole numbers "
+    "below 2**63."
+)
 
 
 @dataclass(frozen=True)

@@ -235,9 +235,9 @@ WRONG = {
         pa.Table.from_pandas(frame(person=["p-7731", None])), WITH_PERSON), "has missing entries"),
     "nobody in parquet": (lambda f: parquet(frame(person=["p-7731", None]), f, WITH_PERSON), "has missing entries"),
     "fractions": (lambda f: persons([7731.5, 1.0]), "must hold whole numbers or texts"),
-    "dates as persons": (lambda f: persons([datetime.date(2024, 11, 19)] * 2), "holds objects"),
+    "dates as persons": (lambda f: persons([datetime.date(2024, 11, 19)] * 2), "must hold whole numbers or texts"),
     "times as persons": (lambda f: persons(pd.to_datetime("2024-11-19")), "must hold whole numbers or texts"),
-    "persons of two types": (lambda f: persons(["p-7731", 7731]), "holds objects"),
+    "persons of two types": (lambda f: persons(["p-7731", 7731]), "must hold whole numbers or texts"),
     "persons in categories": (lambda f: persons(pd.Categorical(["p-7731", "p1"])), "is categorical"),
     "persons not sorted": (lambda f: parquet(frame(person=["p-7731", "a"]), f, WITH_PERSON), "not sorted by 'person'"),
 }  # fmt: skip
