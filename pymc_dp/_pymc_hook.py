@@ -169,11 +169,11 @@ def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **
     """Call `pm.Data`, record its array, and accept arrays that are declared public."""
     origins.refuse_table_on_dask(value)
     declared = is_public(value)
-    make = functools.partial(original, name, value.data if declared else value, *args, **kwargs)
-    variable = origins.refusing_labels(name, value, make)
+    given = value.data if declared else value
+    variable = origins.refusing_labels(name, value, functools.partial(original, name, given, *args, **kwargs))
     if declared:
         declare_public(variable)
-    note_narrowed(variable, value.data if declared else value)
+    note_narrowed(variable, given)
     origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
     return variable
 
@@ -194,9 +194,10 @@ def _set_data(
     """Call `pm.Model.set_data`, and record the new array, which is public only if it is declared so itself."""
     origins.refuse_table_on_dask(values)
     declared = is_public(values)
-    result = original(self, name, values.data if declared else values, *args, **kwargs)
+    given = values.data if declared else values
+    result = original(self, name, given, *args, **kwargs)
     declare_public(self[name], declared)
-    note_narrowed(self[name], values.data if declared else values)
+    note_narrowed(self[name], given)
     origins.note(self, name, [values])
     return result
 

@@ -85,12 +85,12 @@ def note_narrowed(variable: Variable, given: Any) -> None:
     """Mark a data variable whose whole numbers differ from the given ones: PyMC keeps 32 bits, or 16 of them."""
     kept, given = leaf_value(variable), np.asarray(None if isinstance(given, Variable) else given)
     differs = given.dtype.kind == "i" and given.dtype.itemsize > kept.dtype.itemsize and not np.array_equal(kept, given)
-    setattr(variable.tag, _NARROWED, kept if differs else None)
+    setattr(variable.tag, _NARROWED, differs)
 
 
 def is_narrowed(variable: Variable) -> bool:
     """Return whether whole numbers of a data variable differ from those that it was given."""
-    return getattr(variable.tag, _NARROWED, None) is not None
+    return bool(getattr(variable.tag, _NARROWED, False))
 
 
 def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

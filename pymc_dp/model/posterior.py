@@ -259,7 +259,9 @@ def for_model(likelihood: xr.Dataset, parameters: ParameterVector) -> xr.Dataset
             "be written in the same form.)"
         )
     kept = [each for each in labels if each in own]
-    kept += [each for each in parameters.labels if each not in set(labels)]
+    kept += sorted(own.difference(labels))
+    if kept == labels:
+        return likelihood  # without copies of its matrices
     empty = dict.fromkeys(("known", "information", "noise", "bias"), 0)
     return likelihood.reindex(parameter=kept, parameter_again=kept, fill_value=empty)
 

@@ -172,8 +172,8 @@ def _refuse_parameters_of_rows(rows: RowAxes) -> None:
     for rv in rows.model.free_RVs:
         dims = rows.model.named_vars_to_dims.get(rv.name) or ()
         of_draws, of_values = shape_of_draws(rows.model, rv), rows.model.rvs_to_values[rv].type.shape
-        lengths = [length for length, dim in zip_longest(of_draws, dims) if dim not in rows.other_dims or dim is None]
-        lengths += of_values if not dims else ()
+        lengths = [length for length, dim in zip_longest(of_draws, dims) if dim not in rows.other_dims]
+        lengths += of_values if not dims or rows.dim is None else ()
         if rows.n_rows in lengths or (rows.dim is not None and rows.dim in dims):
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "

@@ -148,11 +148,8 @@ class PrivateLikelihood:
             If there are no priors, they lack a parameter of the likelihood, or they hold a likelihood themselves.
         """
         model = self._priors_from(priors)
-        return posterior.with_likelihood(model, ParameterVector(model), self._for(model))
-
-    def _for(self, model: Model) -> xr.Dataset:
-        """Return the likelihood as one of the parameters of a model of priors."""
-        return posterior.for_model(self._dataset, ParameterVector(model))
+        parameters = ParameterVector(model)
+        return posterior.with_likelihood(model, parameters, posterior.for_model(self._dataset, parameters))
 
     def _priors_from(self, priors: Model | None) -> Model:
         """Return a copy of the given priors, else of the model's own."""
@@ -186,8 +183,9 @@ class PrivateLikelihood:
 
     def _refuse_other(self, model: Model) -> None:
         """Refuse a model without a parameter of the likelihood, or with other labels."""
-        self._for(model)
-        ParameterVector(model).refuse_other_coords(self.coords)
+        parameters = ParameterVector(model)
+        posterior.for_model(self._dataset, parameters)
+        parameters.refuse_other_coords(self.coords)
 
     def _form_of(self, model: Model) -> Model:
         """Return the model in the form that has the likelihood's parameters: centred, or as the user wrote it."""
@@ -238,11 +236,11 @@ class PrivateLikelihood:
             with contextlib.suppress(*NUMERICAL_FAILURES):  # then PyMC adapts a mass matrix by itself
                 pilot = self._own_pilot if priors is None else self._pilot(self._priors_from(priors))
                 arguments = self._with_nuts(pilot, options)
-                if priors is not None or not pilot.likelihood.equals(dataset):
+                if priors is not None or not pilot.likelihood["parameter"].equals(dataset["parameter"]):
                     dataset = self._with_other_priors(pilot)
         if not arguments:
             model = self.model(priors)
-            dataset = self._for(model)
+            dataset = posterior.for_model(self._dataset, ParameterVector(model))
             arguments = {"model": posterior.standardised(model, dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}

@@ -30,7 +30,7 @@ SHARED_STATS: StatsOfSteps = {
 }
 
 
-_OF_A_TRANSITION = frozenset(("accepted", "acceptance_rate", "log_ratio", "noise_std"))
+_OF_A_TRANSITION = frozenset(list(SHARED_STATS)[:4])
 
 
 @dataclass

@@ -228,6 +228,15 @@ def test_effects_of_rows_under_another_name_are_refused(dims, of_rows):
         read(model)
 
 
+def test_effects_with_one_unconstrained_value_for_each_row_are_refused():
+    """Hazard H39: a simplex has one entry more, with a dim of its own."""
+    with pm.Model(coords={"more": range(N + 1)}) as model:
+        shares = pm.Dirichlet("u", np.ones(N + 1), dims="more")
+        pm.Normal("y", shares[np.arange(N)], 1.0, observed=Y)
+    with pytest.raises(UnsupportedModel, match="'u' has one entry for each row"):
+        read(model)
+
+
 def test_effects_of_the_unit_itself_are_refused(budget):
     model = panel("person_id", effects="person", person=range(10))
     with pytest.raises(dp.UnsupportedModel, match="'effect' has one entry for each unit"):
