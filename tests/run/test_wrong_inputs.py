@@ -179,6 +179,7 @@ SETTINGS = {
 #: Models, made and sampled with a budget.
 MODELS = {
     "outcomes of labels": (lambda: normal(np.array([ENTRY, "b"] * 30)), "'y' are labels or objects.*Categorical"),
+    "outcomes in a list of labels": (lambda: normal([ENTRY, "b"] * 30), "'y' are labels or objects.*Categorical"),
     "outcomes of objects": (lambda: normal(np.array([1.0, ENTRY, None] * 20, dtype=object)), "'y' are labels"),
     "outcomes of categories": (lambda: normal(pd.Series([ENTRY, "b"] * 30, dtype="category")), "'y' are labels"),
     "outcomes a column of words": (lambda: normal(FRAME[["word"]]), "'y' are labels"),
