@@ -23,7 +23,7 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step, along_axes
-from pymc_dp.steps.prelude.newton import Frame, representable
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, representable
 from pymc_dp.steps.prelude.regression import Regression
 from pymc_dp.steps.prelude.search import Found, Search
 from pymc_dp.steps.prelude.tails import Tail, above_noise
@@ -108,14 +108,42 @@ class SearchForLocation(Search):
         """Release a score of the location; return the end of the step, and the curvature that scores imply."""
         self._scores.append(self._score(theta, self._frame(curvature), kind))
         curvature = self._after_step(curvature)
-        end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION * self._rows**0.5)
-        # Squared residuals fall by the squared distance to the maximum, and noise adds its squared displacement.
-        step = np.where(self.places, end - theta, 0.0)
-        by_chance = self._belief(curvature).squared_noise_given(self._of_prior) / self._n_rows
-        decrease = max(0.0, float(step @ curvature.matrix @ step) / self._n_rows - by_chance)
-        change = 0.5 * float(np.log(max(1.0 - decrease, settings.LEAST_LEFT) + by_chance))
         self._histograms = {}
-        return self._at_other_scale(end, curvature, change)
+        by_chance = self._belief(curvature).squared_noise_given(self._of_prior)
+        try:
+            belief = self._belief(curvature, noise_alone=True)
+            mean = theta + self._whole_step(belief, theta)
+        except NUMERICAL_FAILURES:  # the next score may be less noisy
+            return theta, curvature
+        shrunk, kept = self._shrunk(mean, curvature, by_chance)
+        end = self._end_of(shrunk - theta, belief, theta, settings.TRUST_OF_LOCATION * self._rows**0.5)
+        # Squared residuals fall by the squared distance to the maximum, and rise by that from it to the end. The mean is
+        # away from the maximum by noise, with which the end correlates as far as it follows the mean (Stein).
+        explained, missed = (self._squared(mean - each, curvature) - by_chance for each in (theta, end))
+        left = max(1.0 - max(0.0, explained) / self._n_rows, settings.LEAST_LEFT)
+        left += max(missed + 2.0 * kept * by_chance, 0.0) / self._n_rows
+        return self._at_other_scale(end, curvature, 0.5 * float(np.log(left)))
+
+    def _squared(self, displacement: FloatArray, curvature: KnownCurvature) -> float:
+        """Return the squared length of a displacement of the location, in the metric of the information."""
+        along = np.where(self.places, displacement, 0.0)
+        return float(along @ curvature.matrix @ along)
+
+    def _shrunk(self, mean: FloatArray, curvature: KnownCurvature, by_chance: float) -> tuple[FloatArray, float]:
+        """Return a mean, shrunk to the start but for one direction, and the part of its noise that is left.
+
+        From afar noise is longer than the effects: residuals would be too large at the end of the step, and with them
+        the noise of the next score. What one parameter, or all members of a grouping together, explains best is kept,
+        such as the level of all rows; the rest is shrunk as James and Stein (1961) do, in the metric of the information.
+        """
+        away = np.where(self.places, mean - self._regression.start, 0.0)
+        together = np.array([np.isin(np.arange(away.size), each) for each in self._groupings], dtype=np.float64)
+        slopes, squares = together @ curvature.matrix @ away, np.sum(together @ curvature.matrix * together, axis=1)
+        best = int(np.argmax(slopes**2 / squares))
+        alone = slopes[best] / squares[best] * together[best]
+        size, rest = int(self.places.sum()), away - alone
+        part = max(0.0, 1.0 - by_chance * (1.0 - 1.0 / size) / max(self._squared(rest, curvature), np.finfo(float).tiny))
+        return np.where(self.places, self._regression.start + alone + part * rest, mean), (1.0 + part * (size - 1)) / size
 
     def _at_other_scale(
         self, theta: FloatArray, curvature: KnownCurvature, change: float
@@ -174,8 +202,10 @@ class SearchForLocation(Search):
         bound, bias = tail.best_bound(
             settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * self._lost_of_squares(b) / unit
         )
-        bound = float(np.clip(bound, self._least_of_scale, settings.MOST_OF_SCALE))
-        return bound, unit * bias / self._n_rows
+        # The noise of a histogram may look like a tail: a bound that made noise longer than a bias would be no better.
+        noisy = settings.MOST_NOISE_OF_SCORE * float(np.sqrt(_INFORMATION_OF_SCALE * self._n_rows))
+        most = min((noisy / self._chain.multiplier(kind) - self._least_of_squares) / unit, settings.MOST_OF_SCALE)
+        return float(np.clip(bound, self._least_of_scale, max(most, self._least_of_scale))), unit * bias / self._n_rows
 
     @property
     def _unit_of_scale(self) -> float:
@@ -189,12 +219,19 @@ class SearchForLocation(Search):
         beyond = chdtrc(1.0, 1.0 + settings.LEAST_OF_SCALE * _INFORMATION_OF_SCALE**0.5)
         return float(chdtri(self._rows, beyond) - self._rows) / self._unit_of_scale
 
+    @property
+    def _least_of_squares(self) -> float:
+        """Minus the lower clip bound of a sum of squares less the number of rows.
+
+        The sum is at least minus that number: the interval is half as long as one around zero for single rows. Units
+        with many more rows than most are clipped.
+        """
+        return self._rows if self._regression.one_row_a_unit else settings.LEAST_OF_SQUARES * self._rows
+
     def _excess_of_squares(self, theta: FloatArray, bound: float, kind: str) -> tuple[float, float]:
         """Release the mean squared residual less 1, with squares clipped; return it with its noise."""
         n_units = self._chain.n_units
-        # A sum of squares less the number of rows is at least minus that number: the interval is half as long as one
-        # around zero for single rows. Units with many more rows than most are clipped.
-        least = self._rows if self._regression.one_row_a_unit else settings.LEAST_OF_SQUARES * self._rows
+        least = self._least_of_squares
         half = 0.5 * (self._unit_of_scale * bound + least)
         made = self._chain.release(BoundedScore(theta, self._scale, half, half - least, kind))
         excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - least + self._lost_of_squares(bound)

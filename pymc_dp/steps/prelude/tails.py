@@ -13,6 +13,8 @@ from pymc_dp.steps.prelude import settings
 LOWEST_OCTAVE, OCTAVES = -24, 49
 #: The prior range, in octaves, of the scores of a parameter that noise may hide, relative to the others'.
 _NEAR_TYPICAL = 6
+#: The octaves above that of the largest count in which scores are usual.
+_OCTAVES_ABOVE = 3
 #: Half octaves of a histogram of norms, relative to the norm of a typical unit.
 LOWEST_HALF_OCTAVE, BINS = -12, 41
 #: A bin is used if its count exceeds this many standard deviations of its noise.
@@ -207,6 +209,13 @@ def above_noise(outliers: float, noise_std: float) -> float:
     return outliers * (beyond / (1.0 + beyond))
 
 
+def _clear_near(largest: NDArray[np.intp], noise_std: float) -> FloatArray:
+    """Return what a count has to exceed, shape (parameters, octaves), given the octaves of the largest counts."""
+    from_largest = np.arange(OCTAVES) - largest[:, None]
+    near = (from_largest >= -6) & (from_largest <= _OCTAVES_ABOVE)
+    return np.where(near, 2.5, settings.CLEAR_COUNT_FAR_AWAY) * noise_std
+
+
 def moments_of_scores(
     counts: FloatArray, noise_std: float, n_units: int, members: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray]:
@@ -220,8 +229,7 @@ def moments_of_scores(
     counts = counts.copy()
     counts[:, 0] = -np.inf  # zeros are in the first bin
     largest = counts.argmax(axis=1)
-    from_largest = np.arange(OCTAVES) - largest[:, None]
-    seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, settings.CLEAR_COUNT_FAR_AWAY) * noise_std
+    seen = _clear_near(largest, noise_std)
     big = np.where(counts > seen, counts, 0.0)
     visible = counts.max(axis=1) > 4.5 * noise_std  # about the largest of many counts of noise alone
     top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
@@ -230,6 +238,13 @@ def moments_of_scores(
     near = np.where((np.abs(octaves - typical) <= _NEAR_TYPICAL) & (octaves > octaves[1]), counts, -np.inf)
     triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
     could_hide = 4.5 * np.sqrt(3.0) * noise_std
+    # Of a column whose most frequent value is near zero, as where missing entries are the mean, the largest scores count.
+    middle = triples.argmax(axis=1) + 1
+    higher = visible & (triples.max(axis=1) > could_hide) & (middle > largest + _OCTAVES_ABOVE)
+    largest = np.where(higher, middle, largest)
+    seen = _clear_near(largest, noise_std)
+    big = np.where(counts > seen, counts, 0.0)
+    from_largest = np.arange(OCTAVES) - largest[:, None]
     for row in np.flatnonzero(~visible & (triples.max(axis=1) > could_hide)):
         largest[row] = place = int(triples[row].argmax()) + 1
         big[row] = 0.0
