@@ -109,16 +109,17 @@ class SearchForLocation(Search):
         self._scores.append(self._score(theta, self._frame(curvature), kind))
         curvature = self._after_step(curvature)
         self._histograms = {}
-        by_chance = self._belief(curvature).squared_noise_given(self._of_prior)
+        whole = self._belief(curvature)
+        by_chance = whole.squared_noise_given(self._of_prior)
         try:
             belief = self._belief(curvature, noise_alone=True)
             mean = theta + self._whole_step(belief, theta)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta, curvature
-        shrunk, kept = self._shrunk(mean, curvature, by_chance)
+        shrunk, kept = self._shrunk(mean, whole)
         end = self._end_of(shrunk - theta, belief, theta, settings.TRUST_OF_LOCATION * self._rows**0.5)
-        # Squared residuals fall by the squared distance to the maximum, and rise by that from it to the end. The mean is
-        # away from the maximum by noise, with which the end correlates as far as it follows the mean (Stein).
+        # Squared residuals fall by the squared distance to the maximum, and rise by that from it to the end. The mean
+        # is away from the maximum by noise, with which the end correlates as far as it follows the mean (Stein).
         explained, missed = (self._squared(mean - each, curvature) - by_chance for each in (theta, end))
         left = max(1.0 - max(0.0, explained) / self._n_rows, settings.LEAST_LEFT)
         left += max(missed + 2.0 * kept * by_chance, 0.0) / self._n_rows
@@ -128,22 +129,6 @@ class SearchForLocation(Search):
         """Return the squared length of a displacement of the location, in the metric of the information."""
         along = np.where(self.places, displacement, 0.0)
         return float(along @ curvature.matrix @ along)
-
-    def _shrunk(self, mean: FloatArray, curvature: KnownCurvature, by_chance: float) -> tuple[FloatArray, float]:
-        """Return a mean, shrunk to the start but for one direction, and the part of its noise that is left.
-
-        From afar noise is longer than the effects: residuals would be too large at the end of the step, and with them
-        the noise of the next score. What one parameter, or all members of a grouping together, explains best is kept,
-        such as the level of all rows; the rest is shrunk as James and Stein (1961) do, in the metric of the information.
-        """
-        away = np.where(self.places, mean - self._regression.start, 0.0)
-        together = np.array([np.isin(np.arange(away.size), each) for each in self._groupings], dtype=np.float64)
-        slopes, squares = together @ curvature.matrix @ away, np.sum(together @ curvature.matrix * together, axis=1)
-        best = int(np.argmax(slopes**2 / squares))
-        alone = slopes[best] / squares[best] * together[best]
-        size, rest = int(self.places.sum()), away - alone
-        part = max(0.0, 1.0 - by_chance * (1.0 - 1.0 / size) / max(self._squared(rest, curvature), np.finfo(float).tiny))
-        return np.where(self.places, self._regression.start + alone + part * rest, mean), (1.0 + part * (size - 1)) / size
 
     def _at_other_scale(
         self, theta: FloatArray, curvature: KnownCurvature, change: float

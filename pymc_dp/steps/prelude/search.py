@@ -351,9 +351,35 @@ class Search(ReleasesOfSearch):
         """
         try:
             belief = self._belief(self._along_coordinates(curvature), noise_alone=True)
+            mean = theta + self._whole_step(belief, theta)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
-        return self._moved_to_mean(belief, theta, trust)
+        if not self._regression.simulated:
+            mean, _ = self._shrunk(mean, belief)
+        return self._end_of(mean - theta, belief, theta, trust)
+
+    def _shrunk(self, mean: FloatArray, belief: Belief) -> tuple[FloatArray, float]:
+        """Return a posterior mean, shrunk towards the first point, and the part of its noise that is left.
+
+        From afar noise is larger than effects: at the end of the step residuals would be too large, and with them the
+        noise of the next score. What one parameter, or all members of a grouping together, explains best is kept, such
+        as the level of all rows. The rest is shrunk as James and Stein (1961) do, in the metric of the information.
+        Logarithms of scales stay.
+        """
+        moved = self.places & ~self._regression.is_scale
+        if not moved.any():
+            return mean, 1.0
+        information = np.where(np.outer(moved, moved), belief.information, 0.0)
+        away = np.where(moved, mean - self._scores[0].theta, 0.0)
+        together = np.array([np.isin(np.arange(away.size), each) & moved for each in self._groupings], dtype=np.float64)
+        together = together[together.any(axis=1)]
+        slopes, squares = together @ information @ away, np.sum(together @ information * together, axis=1)
+        best = int(np.argmax(slopes**2 / squares))
+        alone = slopes[best] / squares[best] * together[best]
+        size, rest = int(moved.sum()), away - alone
+        by_chance = float(np.sum(information * belief.given(belief.noise, self._of_prior))) * (1.0 - 1.0 / size)
+        part = max(0.0, 1.0 - by_chance / max(float(rest @ information @ rest), np.finfo(float).tiny))
+        return np.where(moved, self._scores[0].theta + alone + part * rest, mean), (1.0 + part * (size - 1)) / size
 
     def _along_coordinates(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature by nonlinear coordinates, to which the score adds the map's second derivatives.

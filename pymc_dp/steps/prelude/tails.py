@@ -238,7 +238,7 @@ def moments_of_scores(
     near = np.where((np.abs(octaves - typical) <= _NEAR_TYPICAL) & (octaves > octaves[1]), counts, -np.inf)
     triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
     could_hide = 4.5 * np.sqrt(3.0) * noise_std
-    # Of a column whose most frequent value is near zero, as where missing entries are the mean, the largest scores count.
+    # The most frequent value of a column may be near zero, as where missing entries are the mean: others count.
     middle = triples.argmax(axis=1) + 1
     higher = visible & (triples.max(axis=1) > could_hide) & (middle > largest + _OCTAVES_ABOVE)
     largest = np.where(higher, middle, largest)
