@@ -187,9 +187,11 @@ class SearchForLocation(Search):
         bound, bias = tail.best_bound(
             settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * self._lost_of_squares(b) / unit
         )
-        # The noise of a histogram may look like a tail: a bound that made noise longer than a bias would be no better.
-        noisy = settings.MOST_NOISE_OF_SCORE * float(np.sqrt(_INFORMATION_OF_SCALE * self._n_rows))
-        most = min((noisy / self._chain.multiplier(kind) - self._least_of_squares) / unit, settings.MOST_OF_SCALE)
+        most = settings.MOST_OF_SCALE
+        if self._regression.one_row_a_unit:  # squares of one person are alike, so that a low bound costs more
+            # The noise of a histogram looks like a tail, and a high bound's noise may exceed any bias.
+            noise = settings.MOST_NOISE_OF_SCORE * float(np.sqrt(_INFORMATION_OF_SCALE * n_units))
+            most = min(most, (noise / self._chain.multiplier(kind) - self._least_of_squares) / unit)
         return float(np.clip(bound, self._least_of_scale, max(most, self._least_of_scale))), unit * bias / self._n_rows
 
     @property

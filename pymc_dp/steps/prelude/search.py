@@ -364,10 +364,11 @@ class Search(ReleasesOfSearch):
         From afar noise is larger than effects: at the end of the step residuals would be too large, and with them the
         noise of the next score. What one parameter, or all members of a grouping together, explains best is kept, such
         as the level of all rows. The rest is shrunk as James and Stein (1961) do, in the metric of the information.
-        Logarithms of scales stay.
+        Logarithms of scales stay. Members of groups do, too: farther from the maximum more of their scores is clipped,
+        which a hierarchy would take for a small variance.
         """
         moved = self.places & ~self._regression.is_scale
-        if not moved.any():
+        if self._has_members or not moved.any():
             return mean, 1.0
         information = np.where(np.outer(moved, moved), belief.information, 0.0)
         away = np.where(moved, mean - self._scores[0].theta, 0.0)
