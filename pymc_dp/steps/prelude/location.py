@@ -181,18 +181,22 @@ class SearchForLocation(Search):
 
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
         """Return the clip bound of a score of the scale, in standard deviations, and the bias of the mean square."""
-        n_units, unit = self._chain.n_units, self._unit_of_scale
-        tail = Tail(self._norms_along(theta, self._scale, unit, "score_sizes"), n_units)
-        # The loss of normal residuals is added back.
-        bound, bias = tail.best_bound(
-            settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * self._lost_of_squares(b) / unit
-        )
-        most = settings.MOST_OF_SCALE
-        if self._regression.one_row_a_unit:  # squares of one person are alike, so that a low bound costs more
+        n_units, unit, most = self._chain.n_units, self._unit_of_scale, settings.MOST_OF_SCALE
+        mean = None
+        if self._regression.one_row_a_unit:  # squares of one person are alike: tails are long
+            mean = settings.MEAN_SQUARE_OF_SCALE
             # The noise of a histogram looks like a tail, and a high bound's noise may exceed any bias.
             noise = settings.MOST_NOISE_OF_SCORE * float(np.sqrt(_INFORMATION_OF_SCALE * n_units))
             most = min(most, (noise / self._chain.multiplier(kind) - self._least_of_squares) / unit)
-        return float(np.clip(bound, self._least_of_scale, max(most, self._least_of_scale))), unit * bias / self._n_rows
+        tail = Tail(self._norms_along(theta, self._scale, unit, "score_sizes"), n_units, mean=mean)
+
+        def of_normal(bound: float) -> float:  # the loss that is added back
+            return n_units * self._lost_of_squares(bound) / unit
+
+        best, _ = tail.best_bound(settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), of_normal)
+        bound = float(np.clip(best, self._least_of_scale, max(most, self._least_of_scale)))
+        bias = settings.BIAS_OF_CENTRED * tail.lost_length(bound, of_normal(bound))
+        return bound, unit * bias / self._n_rows
 
     @property
     def _unit_of_scale(self) -> float:
