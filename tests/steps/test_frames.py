@@ -143,6 +143,21 @@ def test_sizes_that_single_octaves_do_not_show_are_told_by_three_together():
     assert set(np.round(hidden, 9)) <= {0.5, np.round(0.5**0.5, 9)}  # of the middle of the octaves that show
 
 
+def test_a_spike_near_zero_hides_no_scores():
+    """A quarter of the rows has nearly the column's mean, such as imputed ones; the rest is spread over octaves."""
+    n_units, noise = 3_000, 130.0
+    spread = {2.0**-8: 0.25, 0.25: 0.25, 0.5: 0.25, 1.0: 0.25}
+    true = np.sqrt(sum(2.0 * share * size**2 for size, share in spread.items()))  # the middle of octaves
+    shares = [{0.5: 1.0}, spread, {1.0: 1.0}]
+    for seed in range(20):
+        found, _ = moments_of_scores(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
+        assert 0.8 * true < found[1] < 3.0 * true  # with room for rows that noise may hide
+    small = [{0.5: 1.0}, {2.0**-8: 1.0}, {1.0: 1.0}]  # nothing else is there
+    for seed in range(20):
+        found, _ = moments_of_scores(octave_counts(small, n_units, noise, seed), noise, n_units, NONE)
+        assert found[1] < 2.0**-6
+
+
 def test_members_of_groups_count_less_in_norms_the_more_there_are():
     """By the eighth root of how many there are to each other parameter; where they are few, they count in full."""
     for n_members, weight in ((32, (2 / 32) ** 0.125), (2, 1.0)):

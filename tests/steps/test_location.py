@@ -24,7 +24,7 @@ from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame, prior_information
 from pymc_dp.steps.prelude.regression import Regression
 from pymc_dp.steps.prelude.search import Search, reciprocal_step
-from pymc_dp.steps.prelude.tails import BINS
+from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
 
 N, GROUPS = 6000, 8
 N_OF_OUTLIERS = 40_000
@@ -100,6 +100,93 @@ def test_levels_and_slopes_of_groups_are_found_beside_those_of_all():
         of_groups = [found["intercept"] + found["level"], found["slope"] + found["own_slope"]]
         errors.append(np.sqrt(np.mean(((np.column_stack(of_groups) - lines) / std) ** 2)))
     assert max(errors) < 1.2
+
+
+@pytest.mark.slow
+def test_a_small_table_is_found_from_far_away_at_epsilon_1():
+    """Errors in posterior sd; 2.4, with 4.4 of the scale, before steps were shrunk and noise limited bounds.
+
+    Two fifths of the entries of a column are nearly zero: errors were 130 while these hid the others.
+    """
+    generator, rows = np.random.default_rng(0), 3_000
+    x = np.column_stack([np.ones(rows), generator.random((rows, 5)) < 0.3, generator.normal(size=(rows, 4))])
+    x[:, 8], x[generator.random(rows) < 0.4, 9] = x[:, 7] ** 2, 0.002
+    y = 14.0 + x[:, 1:] @ generator.normal(0.0, 0.15, 9) + generator.normal(size=rows)
+    with pm.Model() as model:
+        beta, sigma = pm.Normal("beta", 0.0, 30.0, shape=10), pm.HalfNormal("sigma", 5.0)
+        pm.Normal("y", pm.Data("x", x) @ beta, sigma, observed=y)
+    estimate, rss, *_ = np.linalg.lstsq(x, y)
+    maximum = np.append(estimate, 0.5 * np.log(rss[0] / rows))
+    std = np.append(np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * rss[0] / rows), (2.0 * rows) ** -0.5)
+    away = np.array([(mode - maximum) / std for mode, _ in searches(Problem(model), 1.0, 1e-6, 16, 0)])
+    assert np.median(np.sqrt(np.mean(away**2, axis=1))) < 2.2
+    assert np.sqrt(np.mean(away[:, -1] ** 2)) < 3.2
+
+
+def shrinking(information, noise, *, scales=(), groupings=None, has_members=False):
+    """Return a search that has released a score at (1, 1, ...), and what it believes."""
+    size = len(information)
+    known = np.ones(size, dtype=bool)
+    search = object.__new__(Search)
+    search.places, search._of_prior, search._has_members = known, np.zeros((size, size)), has_members
+    search._regression = Regression(np.zeros(size), known, np.array(scales, dtype=np.intp))
+    search._groupings = [np.array([place]) for place in range(size)] if groupings is None else groupings
+    search._scores = [SimpleNamespace(theta=np.ones(size))]
+    nothing = np.zeros((size, size))
+    return search, Belief(np.zeros(size), np.diag(information), np.diag(noise), nothing, known)
+
+
+def test_a_step_is_shrunk_by_its_noise_except_along_what_explains_it_best():
+    """Positive-part James and Stein around the first point, by hand: lengths are those of the information."""
+    information, mean = [4.0, 1.0, 1.0, 1.0], np.array([11.0, 4.0, 1.0, 5.0])
+    for noise, part in ((0.0, 1.0), (2.0, 1.0 - 2.0 * 3 / 25.0), (10.0, 0.0)):
+        search, belief = shrinking(information, noise / np.array(information))
+        found, left = search._shrunk(mean, belief)
+        np.testing.assert_allclose(found, [11.0, 1.0 + 3.0 * part, 1.0, 1.0 + 4.0 * part])
+        assert left == pytest.approx((1.0 + 3.0 * part) / 4.0)
+
+
+def test_what_members_of_a_grouping_share_is_one_direction_of_a_step():
+    groupings = [np.array([0, 1, 2]), np.array([3])]
+    search, belief = shrinking(np.ones(4), np.full(4, 50.0), groupings=groupings)
+    found, _ = search._shrunk(np.array([11.0, 10.0, 12.0, 2.0]), belief)
+    np.testing.assert_allclose(found, [11.0, 11.0, 11.0, 1.0])
+
+
+def test_steps_of_scales_and_of_hierarchies_are_not_shrunk():
+    mean = np.array([11.0, 4.0, 1.0, 5.0])
+    search, belief = shrinking(np.ones(4), np.full(4, 50.0), scales=[3])
+    np.testing.assert_allclose(search._shrunk(mean, belief)[0], [11.0, 1.0, 1.0, 5.0])
+    for others in ({"has_members": True}, {"scales": [0, 1, 2, 3]}):
+        search, belief = shrinking(np.ones(4), np.full(4, 50.0), **others)
+        found, left = search._shrunk(mean, belief)
+        np.testing.assert_array_equal(found, mean)
+        assert left == 1.0
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "one_row", "expected"),
+    [
+        (0.1, True, settings.MOST_OF_SCALE),
+        (10.0, True, (1.5 * np.sqrt(2.0 * 10_000) / 10.0 - 1.0) / np.sqrt(2.0)),
+        (100.0, True, settings.LEAST_OF_SCALE),
+        (10.0, False, settings.MOST_OF_SCALE),
+    ],
+)
+def test_the_noise_of_a_bound_of_squares_is_limited(multiplier, one_row, expected):
+    """Of a long tail; and the bias is that of the bound in use. Persons' squares are alike: their tails are longer."""
+    counts = np.zeros(BINS)
+    counts[12:30] = 10_000.0 * 0.5 ** np.arange(1, 19)
+    search = object.__new__(SearchForLocation)
+    search._rows, search._scale = 1.0, 0
+    search._regression = SimpleNamespace(one_row_a_unit=one_row)
+    search._chain = SimpleNamespace(n_units=10_000, multiplier=lambda kind: multiplier)
+    search._norms_along = lambda *_: Histogram(counts, 1.0, 2.0**-6)
+    bound, bias = search._bound_of_scale(np.zeros(1), "scale_score")
+    assert bound == pytest.approx(expected)
+    tail = Tail(Histogram(counts, 1.0, 2.0**-6), 10_000, mean=settings.MEAN_SQUARE_OF_SCALE if one_row else None)
+    lost = tail.lost_length(bound, 10_000 * search._lost_of_squares(bound) / np.sqrt(2.0))
+    assert bias == pytest.approx(settings.BIAS_OF_CENTRED * np.sqrt(2.0) * lost / 10_000)
 
 
 @pytest.mark.slow
