@@ -168,24 +168,25 @@ def test_steps_of_scales_and_of_hierarchies_are_not_shrunk():
     ("multiplier", "one_row", "expected"),
     [
         (0.1, True, settings.MOST_OF_SCALE),
-        (10.0, True, (1.5 * np.sqrt(2.0 * 10_000) / 10.0 - 1.0) / np.sqrt(2.0)),
+        (30.0, True, (2.5 * np.sqrt(2.0 * 10_000) / 30.0 - 1.0) / np.sqrt(2.0)),
         (100.0, True, settings.LEAST_OF_SCALE),
-        (10.0, False, settings.MOST_OF_SCALE),
+        (30.0, False, 12.3377),
     ],
 )
 def test_the_noise_of_a_bound_of_squares_is_limited(multiplier, one_row, expected):
-    """Of a long tail; and the bias is that of the bound in use. Persons' squares are alike: their tails are longer."""
+    """Of a long tail; and the bias is that of the bound in use. Persons' squares are alike: their tails are long."""
     counts = np.zeros(BINS)
     counts[12:30] = 10_000.0 * 0.5 ** np.arange(1, 19)
+    histogram = Histogram(counts, 1.0, 2.0**-6)
     search = object.__new__(SearchForLocation)
     search._rows, search._scale = 1.0, 0
     search._regression = SimpleNamespace(one_row_a_unit=one_row)
     search._chain = SimpleNamespace(n_units=10_000, multiplier=lambda kind: multiplier)
-    search._norms_along = lambda *_: Histogram(counts, 1.0, 2.0**-6)
+    search._norms_along = lambda *_: histogram
     bound, bias = search._bound_of_scale(np.zeros(1), "scale_score")
     assert bound == pytest.approx(expected)
-    tail = Tail(Histogram(counts, 1.0, 2.0**-6), 10_000, mean=settings.MEAN_SQUARE_OF_SCALE if one_row else None)
-    lost = tail.lost_length(bound, 10_000 * search._lost_of_squares(bound) / np.sqrt(2.0))
+    of_normal = 10_000 * search._lost_of_squares(bound) / np.sqrt(2.0)
+    lost = Tail(histogram, 10_000).lost_length(bound, of_normal)
     assert bias == pytest.approx(settings.BIAS_OF_CENTRED * np.sqrt(2.0) * lost / 10_000)
 
 
@@ -208,8 +209,14 @@ def test_outliers_that_hide_in_histograms_are_found(of):
         (3.1, 1.55, 0.1, 0.75),  # clearly
     ],
 )
-def test_a_scale_follows_squares_far_out_where_they_are_clear_of_noise(wide, change, noise, bias):
-    """The change for a mean square that is larger by .1 or by the wide one, by hand, but for the logarithm."""
+@pytest.mark.parametrize("of_histogram", [0.02, 0.5])
+def test_a_scale_follows_squares_far_out_where_they_are_clear_of_noise(wide, change, noise, bias, of_histogram):
+    """The change for a mean square that is larger by .1 or by the wide one, by hand, but for the logarithm.
+
+    A histogram's bias counts as far as it would not show.
+    """
+    if of_histogram > 0.02 and wide < 3.0:
+        bias = np.hypot(bias, 0.5 * min(of_histogram, wide - 0.1 + np.hypot(0.1, 0.2)))
     released = {"scale_score": (0.1, 0.1), "wide_scale_score": (wide, 0.2)}
     bounds = {}
 
@@ -217,7 +224,7 @@ def test_a_scale_follows_squares_far_out_where_they_are_clear_of_noise(wide, cha
         bounds[kind] = bound
         return released[kind]
 
-    search = SimpleNamespace(_bound_of_scale=lambda theta, kind: (6.0, 0.02), _excess_of_squares=excess)
+    search = SimpleNamespace(_bound_of_scale=lambda theta, kind: (6.0, of_histogram), _excess_of_squares=excess)
     found = SearchForLocation._change_of_scale(search, np.zeros(1), 0.0, "scale_score")
     left = np.exp(2.0 * found[0])
     assert left == pytest.approx(1.0 + 2.0 * change)

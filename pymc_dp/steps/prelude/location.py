@@ -172,6 +172,7 @@ class SearchForLocation(Search):
         if kind == "scale_score":
             wide, wide_noise = self._excess_of_squares(theta, settings.WIDER_OF_SCALE * bound, "wide_scale_score")
             outliers, of_noise = wide - excess, float(np.hypot(noise, wide_noise))
+            bias = min(bias, max(outliers, 0.0) + of_noise)  # more would show, but in the noise of a histogram
             bias = float(np.hypot(bias, above_noise(outliers, of_noise)))
             if outliers > settings.CLEARLY_WIDER * of_noise:
                 excess, noise, bias = wide, wide_noise, settings.BEYOND_WIDER * outliers
@@ -182,13 +183,10 @@ class SearchForLocation(Search):
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
         """Return the clip bound of a score of the scale, in standard deviations, and the bias of the mean square."""
         n_units, unit, most = self._chain.n_units, self._unit_of_scale, settings.MOST_OF_SCALE
-        mean = None
         if self._regression.one_row_a_unit:  # squares of one person are alike: tails are long
-            mean = settings.MEAN_SQUARE_OF_SCALE
-            # The noise of a histogram looks like a tail, and a high bound's noise may exceed any bias.
-            noise = settings.MOST_NOISE_OF_SCORE * float(np.sqrt(_INFORMATION_OF_SCALE * n_units))
+            noise = settings.MOST_NOISE_OF_SCALE * float(np.sqrt(_INFORMATION_OF_SCALE * n_units))
             most = min(most, (noise / self._chain.multiplier(kind) - self._least_of_squares) / unit)
-        tail = Tail(self._norms_along(theta, self._scale, unit, "score_sizes"), n_units, mean=mean)
+        tail = Tail(self._norms_along(theta, self._scale, unit, "score_sizes"), n_units)
 
         def of_normal(bound: float) -> float:  # the loss that is added back
             return n_units * self._lost_of_squares(bound) / unit
