@@ -143,7 +143,7 @@ def test_a_step_is_shrunk_by_its_noise_except_along_what_explains_it_best():
         search, belief = shrinking(information, noise / np.array(information))
         found, left = search._shrunk(mean, belief)
         np.testing.assert_allclose(found, [11.0, 1.0 + 3.0 * part, 1.0, 1.0 + 4.0 * part])
-        assert left == pytest.approx((1.0 + 3.0 * part) / 4.0)
+        assert left == pytest.approx((1.0 + 3.0 * part + 2.0 * (1.0 - part) * (part > 0.0)) / 4.0)
 
 
 def test_what_members_of_a_grouping_share_is_one_direction_of_a_step():
@@ -162,6 +162,54 @@ def test_steps_of_scales_and_of_hierarchies_are_not_shrunk():
         found, left = search._shrunk(mean, belief)
         np.testing.assert_array_equal(found, mean)
         assert left == 1.0
+
+
+def left_after(mean, belief, of_prior, n_rows):
+    """Return the point that a step of a location ends at, and the mean square of residuals that is expected there."""
+    size = mean.size
+    search = object.__new__(SearchForLocation)
+    search.places, search._scale, search._rows = np.append(np.ones(size, dtype=bool), False), size, 1.0
+    search._chain, search._has_members = SimpleNamespace(n_units=n_rows), False
+    search._of_prior, search._scores = of_prior, [SimpleNamespace(theta=np.zeros(size + 1))]
+    search._groupings = [np.array([place]) for place in range(size)]
+    search._regression = Regression(np.zeros(size + 1), np.ones(size + 1, dtype=bool), np.array([size]))
+    search._score = search._frame = lambda *_: None
+    search._after_step, search._belief = lambda curvature: curvature, lambda *_, **__: belief
+    search._whole_step = lambda _, theta: np.append(mean, 0.0) - theta
+    search._end_of = lambda step, _, theta, __: theta + step
+    # The first score is that of the first point; what follows is released there.
+    first = search._scores
+    search._score = lambda *_: first[0]
+    frame = Frame(np.eye(size + 1), np.eye(size + 1))
+    curvature = KnownCurvature(belief.information, belief.information, 0.0, frame, search.places)
+    end, _ = search._towards(np.zeros(size + 1), curvature, "approach")
+    return end[:size], float(np.exp(2.0 * end[size]))
+
+
+def located(information, noise):
+    known = np.append(np.ones(len(information), dtype=bool), False)
+    nothing = np.zeros((known.size, known.size))
+    return Belief(np.zeros(known.size), np.diag([*information, 0.0]), np.diag([*noise, 0.0]), nothing, known)
+
+
+def test_noise_that_the_prior_holds_back_adds_nothing_to_residuals():
+    """Along a direction without information the maximum is far away, and the posterior mean is not."""
+    belief, of_prior = located([4.0, 1e-6], [0.01, 1e8]), np.diag([0.0, 1.0, 0.0])
+    _, left = left_after(np.array([3.0, 0.0]), belief, of_prior, 100)
+    assert left == pytest.approx(1.0 - 0.36 + 2.0 * 4e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [0.5, 4.0, 40.0])
+def test_residuals_after_a_shrunk_step_are_as_large_as_expected(noise):
+    """Over noise, as Stein says: one effect is large, seven are small; rows' own squares are left out."""
+    generator, rows, information = np.random.default_rng(0), 2_000, np.full(8, 1.0)
+    truth, belief = np.array([30.0, 2.0, -1.0, 1.0, 0.0, 3.0, -2.0, 0.5]), located(information, np.full(8, noise))
+    expected, actual = [], []
+    for _ in range(400):
+        end, left = left_after(truth + noise**0.5 * generator.normal(size=8), belief, np.zeros((9, 9)), rows)
+        expected.append(left)
+        actual.append(1.0 - (truth @ truth - (end - truth) @ (end - truth)) / rows)
+    assert np.mean(expected) == pytest.approx(np.mean(actual), abs=0.1 * 8 * noise / rows + 0.002)
 
 
 @pytest.mark.parametrize(

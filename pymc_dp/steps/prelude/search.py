@@ -380,7 +380,9 @@ class Search(ReleasesOfSearch):
         size, rest = int(moved.sum()), away - alone
         by_chance = float(np.sum(information * belief.given(belief.noise, self._of_prior))) * (1.0 - 1.0 / size)
         part = max(0.0, 1.0 - by_chance / max(float(rest @ information @ rest), np.finfo(float).tiny))
-        return np.where(moved, self._scores[0].theta + alone + part * rest, mean), (1.0 + part * (size - 1)) / size
+        # How much of the mean's noise the result follows, by its divergence: where the rest is longer, it shrinks less.
+        kept = (1.0 + part * (size - 1) + 2.0 * (1.0 - part) * float(part > 0.0)) / size
+        return np.where(moved, self._scores[0].theta + alone + part * rest, mean), kept
 
     def _along_coordinates(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature by nonlinear coordinates, to which the score adds the map's second derivatives.
