@@ -216,7 +216,7 @@ def test_residuals_after_a_shrunk_step_are_as_large_as_expected(noise):
     ("multiplier", "one_row", "expected"),
     [
         (0.1, True, settings.MOST_OF_SCALE),
-        (30.0, True, (2.5 * np.sqrt(2.0 * 10_000) / 30.0 - 1.0) / np.sqrt(2.0)),
+        (25.0, True, (2.0 * np.sqrt(2.0 * 10_000) / 25.0 - 1.0) / np.sqrt(2.0)),
         (100.0, True, settings.LEAST_OF_SCALE),
         (30.0, False, 12.337687),  # the best bound
     ],

@@ -359,7 +359,7 @@ class Search(ReleasesOfSearch):
         return self._end_of(mean - theta, belief, theta, trust)
 
     def _shrunk(self, mean: FloatArray, belief: Belief) -> tuple[FloatArray, float]:
-        """Return a posterior mean, shrunk towards the first point, and the part of its noise that is left.
+        """Return a posterior mean, shrunk towards the first point, and the part of its noise that the result follows.
 
         From afar noise is larger than effects: at the end of the step residuals would be too large, and with them the
         noise of the next score. What one parameter, or all members of a grouping together, explains best is kept, such
