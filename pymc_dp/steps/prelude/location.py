@@ -114,9 +114,9 @@ class SearchForLocation(Search):
         try:
             belief = self._belief(curvature, noise_alone=True)
             mean = theta + self._whole_step(belief, theta)
+            shrunk, kept = self._shrunk(mean, whole)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta, curvature
-        shrunk, kept = self._shrunk(mean, whole)
         end = self._end_of(shrunk - theta, belief, theta, settings.TRUST_OF_LOCATION * self._rows**0.5)
         # Squared residuals fall by the squared distance to the maximum, and rise by that from it to the end. The mean
         # is away from the maximum by noise, with which the end correlates as far as it follows the mean (Stein).

@@ -352,11 +352,10 @@ class Search(ReleasesOfSearch):
         try:
             belief = self._belief(self._along_coordinates(curvature), noise_alone=True)
             mean = theta + self._whole_step(belief, theta)
+            end = mean if self._regression.simulated else self._shrunk(mean, belief)[0]
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
-        if not self._regression.simulated:
-            mean, _ = self._shrunk(mean, belief)
-        return self._end_of(mean - theta, belief, theta, trust)
+        return self._end_of(end - theta, belief, theta, trust)
 
     def _shrunk(self, mean: FloatArray, belief: Belief) -> tuple[FloatArray, float]:
         """Return a posterior mean, shrunk towards the first point, and the part of its noise that the result follows.
