@@ -205,9 +205,10 @@ def short_pilots(monkeypatch):
 @pytest.mark.parametrize(
     "seeds",
     [
-        [0],
-        pytest.param(range(2, 6), marks=pytest.mark.slow),
-        pytest.param([1, *range(6, 100)], marks=[pytest.mark.nightly, pytest.mark.production]),
+        # One run of `hyperprior` in twenty finds nothing, and rounding decides which: seed 0 with some processors.
+        [2],
+        pytest.param(range(3, 6), marks=pytest.mark.slow),
+        pytest.param([0, 1, *range(6, 100)], marks=[pytest.mark.nightly, pytest.mark.production]),
     ],
 )
 @pytest.mark.parametrize("make", CASES)
