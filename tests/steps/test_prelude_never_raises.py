@@ -87,7 +87,7 @@ def scale_alone(generator):
 
 def hyperprior(generator):
     """No row depends on the parameter of a prior, and rows are simulated."""
-    pm.Normal("y", pm.Normal("mu", 0.0, pm.HalfNormal("tau", 1.0)), 1.0, observed=generator.normal(size=N))
+    pm.Normal("y", pm.Normal("mu", 0.0, pm.HalfNormal("tau", 2.0)), 1.0, observed=generator.normal(size=N))
 
 
 CASES = [circle, student, poisson, flat, linear, logistic, censored, scale_alone]
@@ -205,10 +205,9 @@ def short_pilots(monkeypatch):
 @pytest.mark.parametrize(
     "seeds",
     [
-        # One run of `hyperprior` in twenty finds nothing, and rounding decides which: seed 0 with some processors.
-        [2],
-        pytest.param(range(3, 6), marks=pytest.mark.slow),
-        pytest.param([0, 1, *range(6, 100)], marks=[pytest.mark.nightly, pytest.mark.production]),
+        [0],
+        pytest.param(range(2, 6), marks=pytest.mark.slow),
+        pytest.param([1, *range(6, 100)], marks=[pytest.mark.nightly, pytest.mark.production]),
     ],
 )
 @pytest.mark.parametrize("make", CASES)
