@@ -352,7 +352,9 @@ class Search(ReleasesOfSearch):
         try:
             belief = self._belief(self._along_coordinates(curvature), noise_alone=True)
             mean = theta + self._whole_step(belief, theta)
-            end = mean if self._regression.simulated else self._shrunk(mean, belief)[0]
+            # Scores of broken lines hardly fall before the maximum is near: there, steps are too short as they are.
+            shrinks = self.smooth and not self._regression.simulated
+            end = self._shrunk(mean, belief)[0] if shrinks else mean
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         return self._end_of(end - theta, belief, theta, trust)
