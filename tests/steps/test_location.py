@@ -170,16 +170,13 @@ def left_after(mean, belief, of_prior, n_rows):
     search = object.__new__(SearchForLocation)
     search.places, search._scale, search._rows = np.append(np.ones(size, dtype=bool), False), size, 1.0
     search._chain, search._has_members = SimpleNamespace(n_units=n_rows), False
-    search._of_prior, search._scores = of_prior, [SimpleNamespace(theta=np.zeros(size + 1))]
+    search._of_prior, search._scores = of_prior, []
     search._groupings = [np.array([place]) for place in range(size)]
     search._regression = Regression(np.zeros(size + 1), np.ones(size + 1, dtype=bool), np.array([size]))
-    search._score = search._frame = lambda *_: None
+    search._frame, search._score = (lambda *_: None), lambda *_: SimpleNamespace(theta=np.zeros(size + 1))
     search._after_step, search._belief = lambda curvature: curvature, lambda *_, **__: belief
     search._whole_step = lambda _, theta: np.append(mean, 0.0) - theta
     search._end_of = lambda step, _, theta, __: theta + step
-    # The first score is that of the first point; what follows is released there.
-    first = search._scores
-    search._score = lambda *_: first[0]
     frame = Frame(np.eye(size + 1), np.eye(size + 1))
     curvature = KnownCurvature(belief.information, belief.information, 0.0, frame, search.places)
     end, _ = search._towards(np.zeros(size + 1), curvature, "approach")

@@ -102,7 +102,7 @@ class SearchFromLevel(Search):
         of the columns, has a larger one. `information` and `slope` are logarithms: of a row's information on its
         predictor, and of the magnitude of its slope.
         """
-        n_units, together = self._chain.n_units, self._together_in_groups()
+        n_units, together = self._chain.n_units, self._together_in_groups(self._moved)
         size = together.shape[1]
         axes = np.zeros((theta.size, theta.size))
         sizes = np.sqrt(together.T @ np.diag(frame.back) ** 2)
@@ -155,11 +155,3 @@ class SearchFromLevel(Search):
             point = ExpansionPoint(theta, axes, settings.CLIP_OF_LEVEL * float(np.sqrt(size)))
             query = PreconditionedScore(point, "rise")
         return sum_over_units(self._chain, query, point.clip_gradient).value[:size]
-
-    def _together_in_groups(self) -> FloatArray:
-        """Return directions of parameters in predictors, with all members of a grouping together, as columns."""
-        moved = [each[self._moved[each]] for each in self._groupings]
-        found = np.zeros((self.places.size, len(moved)))
-        for number, members in enumerate(moved):
-            found[members, number] = 1.0
-        return found[:, found.any(axis=0)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Release
@@ -156,6 +157,14 @@ class ReleasesOfSearch:
         preconditioner[np.ix_(order, order)] = np.linalg.inv(factor).T * weight
         back[np.ix_(order, order)] = factor / weight
         return Frame(preconditioner, back)
+
+    def _together_in_groups(self, moved: NDArray[np.bool_]) -> FloatArray:
+        """Return directions of the `moved` parameters, with all members of a grouping together, as columns."""
+        groups = [each[moved[each]] for each in self._groupings]
+        found = np.zeros((moved.size, len(groups)))
+        for number, members in enumerate(groups):
+            found[members, number] = 1.0
+        return found[:, found.any(axis=0)]
 
     def _directions(self, frame: Frame) -> int:
         """Return the number of directions of a frame."""

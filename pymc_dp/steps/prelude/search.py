@@ -373,8 +373,7 @@ class Search(ReleasesOfSearch):
             return mean, 1.0
         information = np.where(np.outer(moved, moved), belief.information, 0.0)
         away = np.where(moved, mean - self._scores[0].theta, 0.0)
-        together = np.array([np.isin(np.arange(away.size), each) & moved for each in self._groupings], dtype=np.float64)
-        together = together[together.any(axis=1)]
+        together = self._together_in_groups(moved).T
         slopes, squares = together @ information @ away, np.sum(together @ information * together, axis=1)
         best = int(np.argmax(slopes**2 / squares))
         alone = slopes[best] / squares[best] * together[best]

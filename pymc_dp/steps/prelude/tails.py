@@ -239,14 +239,14 @@ def moments_of_scores(
     triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
     could_hide = 4.5 * np.sqrt(3.0) * noise_std
     # The most frequent value of a column may be near zero, as where missing entries are the mean: others count.
-    middle = triples.argmax(axis=1) + 1
-    higher = visible & (triples.max(axis=1) > could_hide) & (middle > largest + _OCTAVES_ABOVE)
+    middle, clear_together = triples.argmax(axis=1) + 1, triples.max(axis=1) > could_hide
+    higher = visible & clear_together & (middle > largest + _OCTAVES_ABOVE)
     largest = np.where(higher, middle, largest)
     seen = _clear_near(largest, noise_std)
     big = np.where(counts > seen, counts, 0.0)
     from_largest = np.arange(OCTAVES) - largest[:, None]
-    for row in np.flatnonzero(~visible & (triples.max(axis=1) > could_hide)):
-        largest[row] = place = int(triples[row].argmax()) + 1
+    for row in np.flatnonzero(~visible & clear_together):
+        largest[row] = place = middle[row]
         big[row] = 0.0
         big[row, place - 1 : place + 2] = np.maximum(counts[row, place - 1 : place + 2], 0.0)
         visible[row] = True
