@@ -75,9 +75,10 @@ class Structure:
     start: FloatArray  # the model's initial point; degrees of freedom without an initval are `_HEAVY_TAILS`
     known: Which  # parameters that the likelihood can depend on
     scales: Places  # those that are logarithms of positive variables, of factors of rows' scale, of rows' scatter
-    #: Log-scales of the location-scale family of the rows, among `scales`.
+    #: Log-scales of the location-scale family of the rows, or log-shapes of gamma and Wald rows, among `scales`. The
+    #: Fisher information on the location is proportional to this power of the scale or shape.
     followed: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    followed_is_rate: bool = False  # whether they are logarithms of the inverse scale
+    power_of_followed: float = -2.0
     #: Log degrees of freedom of Student t rows, among `scales`.
     degrees_of_freedom: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: Parameters that only enter the location of normal rows, linearly.
@@ -106,13 +107,13 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
     start[degrees_of_freedom & ~given] = np.log(_HEAVY_TAILS)
     responses = responses_of_rows(model)
-    scales = all_scales(model, parameters)
+    scales, (followed, power) = all_scales(model, parameters), scales_of_information(model, parameters)
     return Structure(
         start=start,
         known=known,
         scales=np.flatnonzero(scales & known),
-        followed=np.flatnonzero(scale_of_rows(model, parameters)),
-        followed_is_rate=scale_is_rate(model),
+        followed=np.flatnonzero(followed),
+        power_of_followed=power,
         degrees_of_freedom=np.flatnonzero(degrees_of_freedom),
         location=location_of_normal_rows(model, parameters),
         normal=is_linear_and_normal(model),
@@ -222,6 +223,32 @@ def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Var
     return found
 
 
+def scales_of_information(model: pm.Model, parameters: ParameterVector) -> tuple[Which, float]:
+    """Return a mask of log-scales or log-shapes of rows, and a power of the scale or shape.
+
+    The Fisher information on the location of rows, which is the mean of gamma and Wald rows, is proportional to it.
+    """
+    if shapes := shapes_of_rows(model):
+        return _which(model, parameters, shapes), 1.0
+    return scale_of_rows(model, parameters), 2.0 if scale_is_rate(model) else -2.0
+
+
+def shapes_of_rows(model: pm.Model) -> set[Variable]:
+    """Return the positive free scalars that are factors of the shape of gamma or Wald rows, and not in their mean."""
+    node = _node_of_rows(model, families.GammaRV, WaldRV)
+    if node is None:
+        return set()
+    first, second, *_ = node.op.dist_params(node)
+    mean, shape = (first, second) if isinstance(node.op, WaldRV) else (first * second, first)
+    positive = [rv for rv, each in model.rvs_to_transforms.items() if isinstance(each, LogTransform)]
+    inputs = {rv: rv.type() for rv in model.free_RVs}
+    found = set()
+    for rv in set(positive) & set(ancestors([shape], blockers=model.free_RVs)):
+        of_inputs = clone_replace([mean, shape / rv], inputs) if rv.type.ndim == 0 else [inputs[rv]]
+        found |= set() if inputs[rv] in _with_values(_canonical(of_inputs)) else {rv}
+    return found
+
+
 def scale_of_rows(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> Which:
     """Return a mask of the parameters of the log-scale, if rows are of a location-scale family.
 
@@ -292,16 +319,21 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 def is_linear(model: pm.Model, location: Variable) -> bool:
     """Return whether a variable is a linear function of the unconstrained parameters."""
     inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
+    (of_values,) = model.replace_rvs_by_values([location])
+    try:
+        slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
+    except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
+        return False
+    return not set(inputs) & _with_values(_canonical(slopes))
+
+
+def _canonical(outputs: list[Variable]) -> list[Variable]:
+    """Return simplified outputs, in which other arrays replace constants: rewriting would read them."""
+    arrays = [leaf for leaf in ancestors(outputs) if isinstance(leaf, Constant) and _shape(leaf)]
     with pytensor.config.change_flags(mode=INTERPRETED):
-        (of_values,) = model.replace_rvs_by_values([location])
-        arrays = [leaf for leaf in ancestors([of_values]) if isinstance(leaf, Constant) and _shape(leaf)]
-        of_values = clone_replace(of_values, {leaf: leaf.type() for leaf in arrays})  # rewriting reads constants
-        try:
-            slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
-        except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
-            return False
-        slopes = rewrite_graph(slopes, include=("canonicalize",))
-    return not set(inputs) & _with_values(slopes)
+        of_arrays = clone_replace(outputs, {leaf: leaf.type() for leaf in arrays})
+        found: list[Variable] = rewrite_graph(of_arrays, include=("canonicalize",))
+    return found
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:

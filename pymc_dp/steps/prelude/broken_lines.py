@@ -47,7 +47,7 @@ class SearchAlongBrokenLines(Search):
         now, found, scale = self._scores[-1].theta, [], self._regression.followed
         if scale.size > 1 or not self._regression.one_row_a_unit:
             scale = scale[:0]
-        n_rows = (-1.0 if self._regression.followed_is_rate else 1.0) * self._chain.n_units
+        n_rows = -np.sign(self._regression.power_of_followed) * self._chain.n_units
         for each in self._scores:
             factor = self._scale_ratio(each.theta, now)
             best = np.maximum(1.0 + each.gradient[scale] / n_rows, settings.LEAST_LEFT)

@@ -51,7 +51,7 @@ class Regression(Structure):
     def finds_level(self) -> bool:
         """Whether the search begins with the level of rows: that of counts and positive responses may be far away."""
         counts = self.follows_growth and not self.rows_are_levels
-        positive = self.rows_are_positive and self.one_row_a_unit and not self.followed.size
+        positive = self.rows_are_positive and self.one_row_a_unit
         return (counts or positive) and bool(self.in_predictor.any())
 
     @property

@@ -192,20 +192,26 @@ class Search(ReleasesOfSearch):
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores, transformed to one quadratic log-likelihood."""
-        if not self._regression.follows_growth:
-            return self._scores
-        return on_one_parabola(self._scores, curvature.matrix, self.places)
+        if self._regression.follows_growth:
+            return on_one_parabola(self._scores, curvature.matrix, self.places)
+        return [self._score_at_scale(each, self._scores[-1].theta) for each in self._scores]
+
+    def _score_at_scale(self, score: KnownScore, theta: FloatArray) -> KnownScore:
+        """Return a score at the scale of a point: that of the location is proportional to its curvature."""
+        factor = self._scale_ratio(score.theta, theta)
+        bias = score.bias * float(factor[self._regression.of_location].max(initial=0.0))
+        return replace(score, gradient=score.gradient * factor**2, noise=score.noise * factor[:, None] ** 2, bias=bias)
 
     def _scale_ratio(self, before: FloatArray, after: FloatArray) -> FloatArray:
-        """Return the ratio of the scales at two points, for parameters of the location; 1 for others."""
+        """Return the root of the information at a point over that at another, for the location; 1 for others."""
         factor, moves = np.ones(before.size), (before - after)[self._regression.followed]
         if moves.size:
             farthest = float(moves[np.argmax(np.abs(moves))])
-            factor[self._regression.of_location] = np.exp(-farthest if self._regression.followed_is_rate else farthest)
+            factor[self._regression.of_location] = np.exp(-0.5 * self._regression.power_of_followed * farthest)
         return factor
 
     def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature at the scale of a point: that of the location is proportional to its inverse square."""
+        """Return the curvature at the scale of a point: that of the location is proportional to a power of it."""
         factor, frame = self._scale_ratio(before, theta), curvature.frame
         frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
@@ -257,7 +263,8 @@ class Search(ReleasesOfSearch):
         """Return 1 if the log-posterior increases in a parameter at a value, else -1."""
         at = theta.copy()
         at[place] = value
-        made = self._chain.release(self._score_along(at, place, settings.CLIP_OF_BISECTION, "bounded_score"))
+        bound = settings.CLIP_OF_FIRST_BISECTION if by_prior else settings.CLIP_OF_BISECTION
+        made = self._chain.release(self._score_along(at, place, bound, "bounded_score"))
         return self._sign(made, float(self._chain.prior.gradient(at)[place]), by_prior=by_prior)
 
     def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
