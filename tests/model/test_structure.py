@@ -280,7 +280,7 @@ def test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributio
         parameters = ParameterVector(model)
         found = structure_of(model, parameters)
         assert [parameters.labels[place] for place in np.flatnonzero(found.kinked)] == wanted
-        assert found.followed_is_rate == rate
+        assert found.power_of_followed == (2.0 if rate else -2.0)
 
 
 def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
@@ -513,7 +513,64 @@ def test_a_logarithm_in_the_location_of_an_asymmetric_laplace_distribution_is_no
     parameters = ParameterVector(model)
     for found in (all_scales(model, parameters), scale_of_rows(model, parameters)):
         assert [parameters.labels[place] for place in np.flatnonzero(found)] == ["c"]
-    assert structure_of(model, parameters).followed_is_rate
+    assert structure_of(model, parameters).power_of_followed == 2.0
+
+
+def gamma_by_its_mean(mean, shape):
+    pm.Gamma("y", alpha=shape, beta=shape / mean, observed=np.ones(8))
+
+
+def gamma_by_its_rate(mean, shape):
+    pm.Gamma("y", alpha=shape, beta=1.0 / mean, observed=np.ones(8))
+
+
+def gamma_with_its_shape_in_the_mean(mean, shape):
+    gamma_by_its_mean(mean * shape, shape)
+
+
+def gamma_by_its_deviation(mean, shape):
+    pm.Gamma("y", mu=mean, sigma=shape, observed=np.ones(8))
+
+
+def gamma_of_a_varying_shape(mean, shape):
+    gamma_by_its_mean(mean, shape**2)
+
+
+def wald_by_its_shape(mean, shape):
+    pm.Wald("y", mu=mean, lam=shape, observed=np.ones(8))
+
+
+def wald_by_its_ratio(mean, shape):
+    pm.Wald("y", mu=mean, phi=shape, observed=np.ones(8))
+
+
+@pytest.mark.parametrize(
+    ("family", "proportional"),
+    [
+        (gamma_by_its_mean, True),
+        (gamma_by_its_rate, False),
+        (gamma_with_its_shape_in_the_mean, False),
+        (gamma_by_its_deviation, False),
+        (gamma_of_a_varying_shape, False),
+        (wald_by_its_shape, True),
+        (wald_by_its_ratio, True),
+    ],
+)
+def test_information_on_a_mean_is_proportional_to_a_shape_that_is_not_in_it(family, proportional):
+    with pm.Model() as model:
+        mean = pm.math.exp(pm.Data("x", np.ones((8, 2))) @ pm.Normal("b", shape=2))
+        family(mean, pm.Exponential("shape", pm.Exponential("rate", 1.0)))
+    parameters = ParameterVector(model)
+    found = structure_of(model, parameters)
+    wanted = (["shape_log__"], 1.0) if proportional else ([], -2.0)
+    assert ([parameters.labels[place] for place in found.followed], found.power_of_followed) == wanted
+
+
+def test_a_shape_of_each_group_is_not_one_number():
+    with pm.Model() as model:
+        shapes = pm.Exponential("shape", 1.0, shape=2)[pm.Data("g", np.arange(8) % 2)]
+        gamma_by_its_mean(pm.math.exp(pm.Normal("a")), shapes)
+    assert not structure_of(model, ParameterVector(model)).followed.size
 
 
 def linear(x, mean, scale=lambda: pm.HalfNormal("sigma"), family=pm.Normal):

@@ -92,7 +92,7 @@ def search_of(scores, *, rate=False, made=None):
     search = object.__new__(SearchAlongBrokenLines)
     search._scores, search.places = scores, np.ones(3, dtype=bool)
     search._regression = Regression(np.zeros(3), search.places, SCALE, followed=SCALE, kinked=KINKED)
-    search._regression = replace(search._regression, followed_is_rate=rate)
+    search._regression = replace(search._regression, power_of_followed=2.0 if rate else -2.0)
     search._chain = SimpleNamespace(n_units=100)
     search._score_at = made
     return search

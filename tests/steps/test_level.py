@@ -38,12 +38,12 @@ def test_a_binary_search_ends_within_its_last_interval():
         ({"responses_are_known": False}, False),
         ({"responses_are_known": False, "rows_are_positive": True}, True),
         ({"responses_are_known": False, "rows_are_positive": True, "one_row_a_unit": False}, False),
-        ({"responses_are_known": False, "rows_are_positive": True, "followed": np.array([1])}, False),
+        ({"responses_are_known": False, "rows_are_positive": True, "followed": np.array([1])}, True),
         ({"in_predictor": np.array([False, False])}, False),
     ],
 )
 def test_the_level_is_searched_for_of_counts_and_positive_responses_with_covariates(facts, found):
-    """Not of categories, of location-scale families, or where a unit has several rows."""
+    """Not of categories, or where a unit has several rows."""
     known = {"known": np.ones(2, dtype=bool), "scales": np.zeros(0, dtype=np.intp)}
     regression = Regression(np.zeros(2), **{**known, "in_predictor": np.array([True, False]), **facts})
     assert regression.finds_level == found

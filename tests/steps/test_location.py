@@ -572,9 +572,11 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
     made = SimpleNamespace(value=np.array([total]), noise_std=1.0)
     prior = SimpleNamespace(gradient=lambda theta: np.array([-3.0 if total < 3.0 else 0.0]))
     search = object.__new__(Search)
-    search._chain = SimpleNamespace(release=lambda query: made, prior=prior)
+    bounds = []
+    search._chain = SimpleNamespace(release=lambda query: bounds.append(query.clip_bound) or made, prior=prior)
     search._regression = Regression(np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=np.intp))
     assert search._rises(np.zeros(1), 0, 0.0, by_prior=by_prior) == answer
+    assert bounds == [settings.CLIP_OF_FIRST_BISECTION if by_prior else settings.CLIP_OF_BISECTION]
 
 
 def test_all_bins_of_norms_together_hold_every_unit():

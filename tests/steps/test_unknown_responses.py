@@ -17,6 +17,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, floored
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.regression import Regression, requests_of_search
@@ -104,18 +105,26 @@ def test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_
     assert released[late:].count("approach") == 1
 
 
-@pytest.mark.parametrize("rate", [False, True])
-def test_the_curvature_of_a_location_follows_its_scale(rate):
-    """In proportion to the inverse square; the frame of what was released, too."""
+@pytest.mark.parametrize("power", [-2.0, 2.0, 1.0])
+def test_curvature_and_scores_of_a_location_follow_its_scale(power):
+    """In proportion to the inverse square, the square or the shape; the frame of what was released, too."""
     search, scale = object.__new__(Search), np.array([2])
-    search._regression = Regression(np.zeros(3), ALL, scale, followed=scale, followed_is_rate=rate)
+    follows = {"followed": scale, "power_of_followed": power, "rows_are_discrete": False}
+    search._regression = Regression(np.zeros(3), ALL, scale, **follows)
     curvature = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), ALL)
-    after = np.array([5.0, -1.0, np.log(2.0) if rate else -np.log(2.0)])
+    after = np.array([5.0, -1.0, np.log(4.0) / power])
     found = search._at_scale_of(after, np.zeros(3), curvature)
     np.testing.assert_allclose(np.diag(found.matrix), [4.0, 4.0, 1.0])
     np.testing.assert_allclose(np.diag(found.frame.back), [2.0, 2.0, 1.0])
+    search._scores = [KnownScore(at, np.ones(3), np.eye(3), 0.5) for at in (np.zeros(3), after)]
+    first, last = search._comparable_scores(found)
+    np.testing.assert_allclose(first.gradient, [4.0, 4.0, 1.0])
+    np.testing.assert_allclose(first.noise, np.diag([4.0, 4.0, 1.0]))
+    assert (first.bias, last.bias) == pytest.approx((1.0, 0.5))
+    np.testing.assert_array_equal(last.gradient, np.ones(3))
     search._regression = replace(search._regression, followed=np.zeros(0, dtype=np.intp))
     np.testing.assert_array_equal(search._at_scale_of(after, np.zeros(3), curvature).matrix, np.eye(3))
+    np.testing.assert_array_equal(search._comparable_scores(found)[0].gradient, np.ones(3))
 
 
 def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
