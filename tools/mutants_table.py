@@ -1753,7 +1753,7 @@ MUTANTS = (
            "clone_replace([mean, shape / rv], inputs)", "clone_replace([mean], inputs)",
            ("model/test_structure.py::test_information_on_a_mean_is_proportional_to_a_shape_that_is_not_in_it",)),
     Mutant("a small shape's score drowns in noise", "posterior", "steps/prelude/search.py",
-           "bound = settings.CLIP_OF_FIRST_BISECTION if by_prior else", "bound = settings.CLIP_OF_BISECTION if by_prior else",
+           "bound = settings.CLIP_OF_SHAPES if is_shape else", "bound = settings.CLIP_OF_BISECTION if is_shape else",
            ("steps/test_location.py::test_a_prior_decides_first_searches_alone",)),
     Mutant("noise in one of thousands of octaves is the size of a score", "posterior", "steps/prelude/settings.py",
            "CLEAR_COUNT_FAR_AWAY = 6.0", "CLEAR_COUNT_FAR_AWAY = 4.5",

@@ -1,5 +1,6 @@
 """Normal regressions far from their start: the search of location and scale apart, and structures of groups."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -576,7 +577,9 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
     search._chain = SimpleNamespace(release=lambda query: bounds.append(query.clip_bound) or made, prior=prior)
     search._regression = Regression(np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=np.intp))
     assert search._rises(np.zeros(1), 0, 0.0, by_prior=by_prior) == answer
-    assert bounds == [settings.CLIP_OF_FIRST_BISECTION if by_prior else settings.CLIP_OF_BISECTION]
+    search._regression = replace(search._regression, followed=np.zeros(1, dtype=np.intp), power_of_followed=1.0)
+    search._rises(np.zeros(1), 0, 0.0, by_prior=by_prior)
+    assert bounds == [settings.CLIP_OF_BISECTION, settings.CLIP_OF_SHAPES]
 
 
 def test_all_bins_of_norms_together_hold_every_unit():

@@ -263,7 +263,8 @@ class Search(ReleasesOfSearch):
         """Return 1 if the log-posterior increases in a parameter at a value, else -1."""
         at = theta.copy()
         at[place] = value
-        bound = settings.CLIP_OF_FIRST_BISECTION if by_prior else settings.CLIP_OF_BISECTION
+        is_shape = self._regression.power_of_followed == 1.0 and place in self._regression.followed
+        bound = settings.CLIP_OF_SHAPES if is_shape else settings.CLIP_OF_BISECTION
         made = self._chain.release(self._score_along(at, place, bound, "bounded_score"))
         return self._sign(made, float(self._chain.prior.gradient(at)[place]), by_prior=by_prior)
 

@@ -136,10 +136,12 @@ MOST_OWN_SCORES, OWN_SCORES = 3, 2
 #: Releases of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
 FIRST_BISECTIONS, LATER_BISECTIONS = 8, 5
 FIRST_REACH, LATER_REACH = 16.0, 2.5
-#: The clip bound of scores of a logarithm in later binary searches, where it moves the zero of a log sigma by .06, and
-#: in the first one, .18. Each row adds at most half to the score of a small log-shape: with 3 in the first search noise
-#: hid that of 6,000 rows at epsilon 1, and all of 40 searches of their gamma regression were lost.
-CLIP_OF_BISECTION, CLIP_OF_FIRST_BISECTION = 3.0, 1.5
+#: The clip bound of scores of a logarithm in binary searches. It moves the zero of a log sigma by .06.
+CLIP_OF_BISECTION = 3.0
+#: The same for log-shapes that a mean does not depend on: if they are too small, each row adds at most half to the
+#: score. With a bound of 3 noise hid that of 6,000 rows at epsilon 1, and all of 40 searches of their gamma regression
+#: were lost. Scores of log sigma have no such limit: with 1.5, searches of truncated rows were lost, too.
+CLIP_OF_SHAPES = 1.5
 #: A sum within this many standard deviations of its noise is ignored: in the first binary search the prior's slope
 #: decides, in later ones nothing moves.
 CLEAR_BISECTION = 3.0
