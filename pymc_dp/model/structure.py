@@ -240,12 +240,16 @@ def shapes_of_rows(model: pm.Model) -> set[Variable]:
         return set()
     first, second, *_ = node.op.dist_params(node)
     mean, shape = (first, second) if isinstance(node.op, WaldRV) else (first * second, first)
-    positive = [rv for rv, each in model.rvs_to_transforms.items() if isinstance(each, LogTransform)]
-    inputs = {rv: rv.type() for rv in model.free_RVs}
-    found = set()
-    for rv in set(positive) & set(ancestors([shape], blockers=model.free_RVs)):
-        of_inputs = clone_replace([mean, shape / rv], inputs) if rv.type.ndim == 0 else [inputs[rv]]
-        found |= set() if inputs[rv] in _with_values(_canonical(of_inputs)) else {rv}
+    scalars = [
+        rv for rv in model.free_RVs if isinstance(model.rvs_to_transforms[rv], LogTransform) and not rv.type.ndim
+    ]
+    inputs, found = {rv: rv.type() for rv in model.free_RVs}, set()
+    for rv in set(scalars) & set(ancestors([shape], blockers=model.free_RVs)):
+        of_inputs = _with_other_arrays(clone_replace([mean, shape / rv], inputs))
+        with pytensor.config.change_flags(mode=INTERPRETED):
+            simplified = rewrite_graph(of_inputs, include=("canonicalize",))
+        if inputs[rv] not in _with_values(simplified):
+            found.add(rv)
     return found
 
 
@@ -319,21 +323,20 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 def is_linear(model: pm.Model, location: Variable) -> bool:
     """Return whether a variable is a linear function of the unconstrained parameters."""
     inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
-    (of_values,) = model.replace_rvs_by_values([location])
-    try:
-        slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
-    except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
-        return False
-    return not set(inputs) & _with_values(_canonical(slopes))
-
-
-def _canonical(outputs: list[Variable]) -> list[Variable]:
-    """Return simplified outputs, in which other arrays replace constants: rewriting would read them."""
-    arrays = [leaf for leaf in ancestors(outputs) if isinstance(leaf, Constant) and _shape(leaf)]
     with pytensor.config.change_flags(mode=INTERPRETED):
-        of_arrays = clone_replace(outputs, {leaf: leaf.type() for leaf in arrays})
-        found: list[Variable] = rewrite_graph(of_arrays, include=("canonicalize",))
-    return found
+        (of_values,) = _with_other_arrays(model.replace_rvs_by_values([location]))
+        try:
+            slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
+        except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
+            return False
+        slopes = rewrite_graph(slopes, include=("canonicalize",))
+    return not set(inputs) & _with_values(slopes)
+
+
+def _with_other_arrays(outputs: list[Variable]) -> list[Variable]:
+    """Return outputs with inputs in the place of constant arrays: rewriting reads constants."""
+    arrays = [leaf for leaf in ancestors(outputs) if isinstance(leaf, Constant) and _shape(leaf)]
+    return list(clone_replace(outputs, {leaf: leaf.type() for leaf in arrays}))
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
