@@ -573,6 +573,15 @@ def test_a_shape_of_each_group_is_not_one_number():
     assert not structure_of(model, ParameterVector(model)).followed.size
 
 
+@pytest.mark.parametrize("exponents", [np.zeros(8), np.ones(8)])
+def test_no_entry_of_an_array_decides_whether_a_shape_is_in_the_mean(exponents):
+    """A simplified power of zero would be 1: whether rows hold zeros alone must not be seen."""
+    with pm.Model() as model:
+        shape = pm.Exponential("shape", 1.0)
+        gamma_by_its_mean(pm.math.exp(pm.Normal("a")) * shape**exponents, shape)
+    assert not structure_of(model, ParameterVector(model)).followed.size
+
+
 def linear(x, mean, scale=lambda: pm.HalfNormal("sigma"), family=pm.Normal):
     family("y", mean(x), scale(), observed=x)
 
