@@ -244,7 +244,7 @@ def shapes_of_rows(model: pm.Model) -> set[Variable]:
         rv for rv in model.free_RVs if isinstance(model.rvs_to_transforms[rv], LogTransform) and not rv.type.ndim
     ]
     inputs, found = {rv: rv.type() for rv in model.free_RVs}, set()
-    for rv in set(scalars) & set(ancestors([shape], blockers=model.free_RVs)):
+    for rv in scalars:
         of_inputs = _with_other_arrays(clone_replace([mean, shape / rv], inputs))
         with pytensor.config.change_flags(mode=INTERPRETED):
             simplified = rewrite_graph(of_inputs, include=("canonicalize",))

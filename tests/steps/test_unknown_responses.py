@@ -109,6 +109,7 @@ def test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_
 def test_curvature_and_scores_of_a_location_follow_its_scale(power):
     """In proportion to the inverse square, the square or the shape; the frame of what was released, too."""
     search, scale = object.__new__(Search), np.array([2])
+    search.places = ALL
     follows = {"followed": scale, "power_of_followed": power, "rows_are_discrete": False}
     search._regression = Regression(np.zeros(3), ALL, scale, **follows)
     curvature = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), ALL)
@@ -125,6 +126,14 @@ def test_curvature_and_scores_of_a_location_follow_its_scale(power):
     search._regression = replace(search._regression, followed=np.zeros(0, dtype=np.intp))
     np.testing.assert_array_equal(search._at_scale_of(after, np.zeros(3), curvature).matrix, np.eye(3))
     np.testing.assert_array_equal(search._comparable_scores(found)[0].gradient, np.ones(3))
+
+
+def test_a_score_of_scales_alone_keeps_its_bias():
+    search, scale = object.__new__(Search), np.array([0])
+    search._regression = Regression(np.zeros(1), ALL[:1], scale, followed=scale, rows_are_discrete=False)
+    search.places = ALL[:1]
+    search._scores = [KnownScore(np.array([at]), np.ones(1), np.eye(1), 0.5) for at in (0.0, 1.0)]
+    assert [each.bias for each in search._comparable_scores(None)] == [0.5, 0.5]
 
 
 def test_a_floor_of_eigenvalues_knows_which_axes_are_short():

@@ -21,7 +21,7 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief, KnownScore
+from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step, along_axes
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, representable
 from pymc_dp.steps.prelude.regression import Regression
@@ -134,17 +134,16 @@ class SearchForLocation(Search):
         self, theta: FloatArray, curvature: KnownCurvature, change: float
     ) -> tuple[FloatArray, KnownCurvature]:
         """Return a point and the information of the location after a change of the log scale."""
-        theta, factor = theta.copy(), float(np.exp(-change))
-        theta[self._scale] += change
-        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
-        return theta, replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
+        end = theta.copy()
+        end[self._scale] += change
+        return end, self._at_scale_of(end, theta, curvature)
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature, updated by the change between the last two scores."""
         if len(self._scores) < 2:
             return curvature
         after = self._scores[-1]
-        before = self._at_scale(self._scores[-2], after.theta[self._scale])
+        before = self._score_at_scale(self._scores[-2], after.theta)
         return after_step(
             curvature,
             after.theta - before.theta,
@@ -154,16 +153,6 @@ class SearchForLocation(Search):
             floor=self.noise_eigenvalue * self.floor_together,
             nonnegative=self.nonnegative,
         )
-
-    def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
-        """Return all scores of the location, rescaled to the scale of the last one."""
-        now = self._scores[-1].theta[self._scale]
-        return [self._at_scale(score, now) for score in self._scores]
-
-    def _at_scale(self, score: KnownScore, log_scale: float) -> KnownScore:
-        """Return a score of the location at another scale: it is proportional to the inverse square."""
-        ratio = float(np.exp(score.theta[self._scale] - log_scale))
-        return replace(score, gradient=score.gradient * ratio**2, noise=score.noise * ratio**2, bias=score.bias * ratio)
 
     def _change_of_scale(self, theta: FloatArray, nearer: float, kind: str) -> tuple[float, float, float]:
         """Release the score of the log scale; return the change to its zero, with its noise and bias."""

@@ -197,9 +197,12 @@ class Search(ReleasesOfSearch):
         return [self._score_at_scale(each, self._scores[-1].theta) for each in self._scores]
 
     def _score_at_scale(self, score: KnownScore, theta: FloatArray) -> KnownScore:
-        """Return a score at the scale of a point: that of the location is proportional to its curvature."""
+        """Return a score at the scale of a point: that of the location is proportional to its curvature.
+
+        The bias, a norm along the axes of the frame, grows as the longest of them.
+        """
         factor = self._scale_ratio(score.theta, theta)
-        bias = score.bias * float(factor[self._regression.of_location].max(initial=0.0))
+        bias = score.bias * float(factor[self.places].max())
         return replace(score, gradient=score.gradient * factor**2, noise=score.noise * factor[:, None] ** 2, bias=bias)
 
     def _scale_ratio(self, before: FloatArray, after: FloatArray) -> FloatArray:
