@@ -81,6 +81,9 @@ class Structure:
     power_of_followed: float = -2.0
     #: Log degrees of freedom of Student t rows, among `scales`.
     degrees_of_freedom: Places = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    #: The constant degrees of freedom of Student t rows with a linear location and a free scale, or the constant that
+    #: is added to the free ones; NaN for other rows.
+    constant_degrees: float = np.nan
     #: Parameters that only enter the location of normal rows, linearly.
     location: Which = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     normal: bool = False  # whether rows, or their logarithms, are normal with a linear mean
@@ -115,6 +118,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         followed=np.flatnonzero(followed),
         power_of_followed=power,
         degrees_of_freedom=np.flatnonzero(degrees_of_freedom),
+        constant_degrees=constant_degrees_of_rows(model),
         location=location_of_normal_rows(model, parameters),
         normal=is_linear_and_normal(model),
         rows_can_be_simulated=rows_can_be_simulated(model, unit),
@@ -280,11 +284,44 @@ def scale_is_rate(model: pm.Model) -> bool:
 
 
 def degrees_of_freedom_of_rows(model: pm.Model, parameters: ParameterVector) -> Which:
-    """Return a mask of the logarithms of the degrees of freedom of Student t rows."""
+    """Return a mask of the logarithms of the degrees of freedom of Student t rows, or of their sum with a constant."""
     node = _node_of_rows(model, families.StudentTRV)
     if node is None:
         return np.zeros(parameters.size, dtype=bool)
-    return _logarithms(model, parameters) & _which(model, parameters, [undimmed(node.op.dist_params(node)[0])])
+    free, _ = _free_and_constant(model, node.op.dist_params(node)[0])
+    return _logarithms(model, parameters) & _which(model, parameters, free)
+
+
+def _free_and_constant(model: pm.Model, variable: Variable) -> tuple[list[Variable], float]:
+    """Return the free variable of a sum with scalar constants, if any, and their sum; NaN for anything else."""
+    terms, free, constant = [undimmed(variable)], list[Variable](), 0.0
+    while terms:
+        term = undimmed(terms.pop())
+        if term in model.free_RVs:
+            free.append(term)
+        elif isinstance(term, Constant) and term.type.ndim == 0:
+            constant += float(leaf_value(term))
+        elif term.owner is not None and getattr(term.owner.op, "scalar_op", None) in (add, identity):
+            terms += term.owner.inputs
+        else:
+            return [], np.nan
+    return (free, constant) if len(free) <= 1 else ([], np.nan)
+
+
+def constant_degrees_of_rows(model: pm.Model) -> float:
+    """Return the constant part of the degrees of freedom of Student t rows; NaN for other rows.
+
+    Rows whose location is not linear, or depends on the scale or the degrees of freedom, and rows without a free scale
+    count as others.
+    """
+    node = _node_of_rows(model, families.StudentTRV)
+    if node is None or model.potentials:
+        return np.nan
+    degrees, location, scale = node.op.dist_params(node)
+    free, constant = _free_and_constant(model, degrees)
+    scale, apart = undimmed(scale), {undimmed(scale), *free}
+    linear = scale in model.free_RVs and not apart & set(ancestors([location])) and is_linear(model, location)
+    return constant if linear and scale not in free else np.nan
 
 
 def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> Which:

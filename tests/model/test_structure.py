@@ -478,6 +478,59 @@ def test_degrees_of_freedom_of_rows_start_where_tails_are_heavy(initval, start):
     np.testing.assert_allclose(np.exp(found.start[found.degrees_of_freedom]), start)
 
 
+def _student_t(nu=4.0, mu=None, sigma=None):
+    x = pm.Data("x", np.ones(8))
+    mu = pm.Normal("a") + pm.Normal("b") * x if mu is None else mu(x)
+    scale = pm.HalfNormal("s") if sigma is None else sigma(x)
+    pm.StudentT("y", nu=nu, mu=mu, sigma=scale, observed=np.ones(8))
+
+
+@pytest.mark.parametrize(
+    ("make", "constant", "free"),
+    [
+        (_student_t, 4.0, []),
+        (lambda: _student_t(nu=pt.constant(7)), 7.0, []),
+        (lambda: _student_t(nu=pm.Gamma("nu", 2.0, 0.1)), 0.0, ["nu_log__"]),
+        (lambda: _student_t(nu=pm.Deterministic("nu", pm.Exponential("n", 1.0) + 1.0)), 1.0, ["n_log__"]),
+        (lambda: _student_t(nu=2.0 + (1.5 + pm.Exponential("n", 1.0))), 3.5, ["n_log__"]),
+        (lambda: _student_t(mu=lambda x: pm.HalfNormal("tau") * pm.Normal("b") * x), np.nan, []),
+        (lambda: _student_t(mu=lambda x: pm.math.exp(pm.Normal("b") * x)), np.nan, []),
+        (lambda: _student_t(sigma=lambda x: pm.math.exp(pm.Normal("c") * x)), np.nan, []),
+        (lambda: _student_t(sigma=lambda x: 1.0), np.nan, []),
+        (lambda: _student_t(nu=2.0 * pm.Exponential("n", 1.0)), np.nan, []),
+        (lambda: _student_t(nu=pm.Exponential("n", 1.0) + pm.Exponential("m", 1.0)), np.nan, []),
+        (lambda: _student_t(nu=pm.Data("each", np.full(8, 4.0))), np.nan, []),
+        (lambda: _student_t(nu=pm.Data("n", 4.0)), np.nan, []),
+        (lambda: pm.Normal("y", pm.Normal("a") * pm.Data("x", np.ones(8)), 1.0, observed=np.ones(8)), np.nan, []),
+    ],
+)
+def test_degrees_of_freedom_are_a_constant_and_at_most_one_variable(make, constant, free):
+    """Of rows with a linear location and a free scale; no data is read."""
+    with pm.Model() as model:
+        make()
+    parameters = ParameterVector(model)
+    found = structure_of(model, parameters)
+    np.testing.assert_equal(found.constant_degrees, constant)
+    assert [parameters.labels[place] for place in found.degrees_of_freedom] == free
+
+
+def test_rows_with_more_than_a_linear_location_have_no_constant_degrees_of_freedom():
+    with pm.Model() as model:
+        nu, scale = pm.Gamma("nu", 2.0, 0.1), pm.HalfNormal("s")
+        x = pm.Data("x", np.ones(8))
+        pm.StudentT("y", nu=nu, mu=pm.Normal("a") * x + pt.log(nu), sigma=scale, observed=np.ones(8))
+    assert np.isnan(structure_of(model, ParameterVector(model)).constant_degrees)
+    with pm.Model() as model:
+        scale, a = pm.HalfNormal("s"), pm.Normal("a")
+        pm.StudentT("y", nu=4.0, mu=a * pm.Data("x", np.ones(8)) + pt.log(scale), sigma=scale, observed=np.ones(8))
+    assert np.isnan(structure_of(model, ParameterVector(model)).constant_degrees)
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.StudentT("y", nu=4.0, mu=a * pm.Data("x", np.ones(8)), sigma=pm.HalfNormal("s"), observed=np.ones(8))
+        pm.Potential("p", -(a**2))
+    assert np.isnan(structure_of(model, ParameterVector(model)).constant_degrees)
+
+
 def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():
     """As formulas for the scale have it; and no slope, no effect of a group, nothing outside of a sum in exp."""
 

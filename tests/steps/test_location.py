@@ -646,7 +646,8 @@ def test_steps_of_the_inverse_find_the_maximum_of_a_parabola_in_it(start, reache
 def test_degrees_of_freedom_are_found_by_steps_alone():
     with pm.Model():
         sigma, nu = pm.HalfNormal("sigma"), pm.Gamma("nu", 2.0, 0.1)
-        pm.StudentT("y", nu=nu, mu=pm.Normal("a") * pm.Data("x", np.ones(8)), sigma=sigma, observed=np.ones(8))
+        mean = pm.math.exp(pm.Normal("a") * pm.Data("x", np.ones(8)))
+        pm.StudentT("y", nu=nu, mu=mean, sigma=sigma, observed=np.ones(8))
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6))
     asked = {each.kind: each.count for each in step.learning.requests()}
     searches = settings.FIRST_BISECTIONS + 2 * settings.LATER_BISECTIONS

@@ -62,6 +62,7 @@ from pymc_dp.steps.prelude.regression import Regression, requests_of_search
 from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
+from pymc_dp.steps.prelude.student_t import SearchOfStudentT
 from pymc_dp.steps.tuning import clip_bound
 
 #: The releases of chains after the prelude: none, log-ratios for tests, gradients, or decisions of tests.
@@ -311,6 +312,7 @@ class Learning:
         """Find a centre and release the sums at it; a tempered posterior is wider, and so is the trust region."""
         chain.count_units()
         kind: type[Search] = SearchForLocation if self._regression.location_apart else Search
+        kind = SearchOfStudentT if self._regression.has_tails else kind
         kind = SearchFromLevel if self._regression.finds_level else kind
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         kind = SearchBySimulation if self.simulates else kind

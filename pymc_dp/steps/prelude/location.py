@@ -39,7 +39,7 @@ _MOST_CHANGE_OF_SCALE = 3.0
 class SearchForLocation(Search):
     """The search for the centre of a normal regression. Parameters as of `Search`."""
 
-    third_order, drifts = 0.0, False
+    third_order, drifts, of_location_alone = 0.0, False, True
 
     def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
         super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
@@ -55,15 +55,8 @@ class SearchForLocation(Search):
 
     def run(self) -> Found:
         """Search, and expand at the end of the search. Nothing is raised except numerical failures."""
-        if not self._regression.one_row_a_unit:
-            self._rows = self._rows_of_units()
         theta = self._bisected(self._regression.start, first=True)
-        diagonal = self._diagonal_frame(theta)
-        kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
-        frame = Frame(diagonal.preconditioner * kept, diagonal.back * kept)
-        curvature = self._curvature(theta, frame, "early_curvature")
-        for kind in (*["middle_curvature"] * settings.MIDDLE_OF_LOCATION, "late_curvature"):
-            curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
+        curvature = self.information(theta)
         for _ in range(self._regression.steps):
             theta, curvature = self._towards(theta, curvature, "approach")
             change = self._change_of_scale(theta, 0.0, "scale_approach")[0]
@@ -71,8 +64,20 @@ class SearchForLocation(Search):
         theta, curvature = self._towards(theta, curvature, "centre")
         return self._expanded(theta, curvature)
 
+    def information(self, theta: FloatArray) -> KnownCurvature:
+        """Release the information of the location several times, each along axes that the earlier ones whiten."""
+        if not self._regression.one_row_a_unit:
+            self._rows = self._rows_of_units()
+        diagonal = self._diagonal_frame(theta)
+        frame = Frame(diagonal.preconditioner * self.places, diagonal.back * self.places)
+        curvature = self._curvature(theta, frame, "early_curvature")
+        for kind in (*["middle_curvature"] * settings.MIDDLE_OF_LOCATION, "late_curvature"):
+            curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
+        return curvature
+
     @property
-    def _n_rows(self) -> float:
+    def n_rows(self) -> float:
+        """The number of rows, if units of several rows have released it."""
         return self._rows * self._chain.n_units
 
     def _rows_of_units(self) -> float:
@@ -95,12 +100,12 @@ class SearchForLocation(Search):
         belief = found.belief
         near = self._moved_to_mean(belief, theta, np.inf)
         # Squared residuals exceed those at the maximum by the squared displacement due to noise.
-        by_chance = belief.squared_noise_given(self._of_prior) / self._n_rows
+        by_chance = belief.squared_noise_given(self._of_prior) / self.n_rows
         change, noise, bias = self._change_of_scale(near, by_chance, "scale_score")
         mean, smaller = belief.mean.copy(), float(np.exp(-2.0 * change))
         mean[self._scale] = theta[self._scale] + change
         information, noises, biases = belief.information * smaller, belief.noise.copy(), belief.bias.copy()
-        information[self._scale, self._scale] = _INFORMATION_OF_SCALE * self._n_rows
+        information[self._scale, self._scale] = _INFORMATION_OF_SCALE * self.n_rows
         noises[self._scale, self._scale], biases[self._scale, self._scale] = noise**2, bias**2
         return replace(found, belief=Belief(mean, information, noises, biases, self._regression.known))
 
@@ -121,8 +126,8 @@ class SearchForLocation(Search):
         # Squared residuals fall by the squared distance to the maximum, and rise by that from it to the end. The mean
         # is away from the maximum by noise, with which the end correlates as far as it follows the mean (Stein).
         explained, missed = (self._squared(mean - each, curvature) - by_chance for each in (theta, end))
-        left = max(1.0 - max(0.0, explained) / self._n_rows, settings.LEAST_LEFT)
-        left += max(missed + 2.0 * kept * by_chance, 0.0) / self._n_rows
+        left = max(1.0 - max(0.0, explained) / self.n_rows, settings.LEAST_LEFT)
+        left += max(missed + 2.0 * kept * by_chance, 0.0) / self.n_rows
         return self._at_other_scale(end, curvature, 0.5 * float(np.log(left)))
 
     def _squared(self, displacement: FloatArray, curvature: KnownCurvature) -> float:
@@ -183,7 +188,7 @@ class SearchForLocation(Search):
         best, _ = tail.best_bound(settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), of_normal)
         bound = float(np.clip(best, self._least_of_scale, max(most, self._least_of_scale)))
         bias = settings.BIAS_OF_CENTRED * tail.lost_length(bound, of_normal(bound))
-        return bound, unit * bias / self._n_rows
+        return bound, unit * bias / self.n_rows
 
     @property
     def _unit_of_scale(self) -> float:
@@ -213,7 +218,7 @@ class SearchForLocation(Search):
         half = 0.5 * (self._unit_of_scale * bound + least)
         made = self._chain.release(BoundedScore(theta, self._scale, half, half - least, kind))
         excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - least + self._lost_of_squares(bound)
-        return excess / self._rows, made.noise_std / self._n_rows
+        return excess / self._rows, made.noise_std / self.n_rows
 
     def _lost_of_squares(self, bound: float) -> float:
         """Return the part of a unit's squared residuals that clipping removes, for normal residuals."""

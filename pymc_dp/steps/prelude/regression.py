@@ -66,6 +66,13 @@ class Regression(Structure):
         return one_scale and bool((self.known & ~self.is_scale).any())
 
     @property
+    def has_tails(self) -> bool:
+        """Whether rows are Student t with a linear location: scale and degrees of freedom are the only logarithms."""
+        both = np.union1d(self.followed, self.degrees_of_freedom)
+        known = not np.isnan(self.constant_degrees) and self.followed.size == 1 and np.array_equal(self.scales, both)
+        return known and bool((self.known & ~self.is_scale).any())
+
+    @property
     def location_steps(self) -> int:
         """The number of first steps that move the location alone, where it is not estimated separately.
 
@@ -129,6 +136,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     size = regression.start.size
     entries = size * (size + 1) // 2
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
+    first_of_location = scales or regression.has_tails
     broken = int(regression.kinked.any())
     # At every point the norms of curvatures, whole and clipped; and those at the end of each step.
     level, rise = int(regression.finds_level), int(regression.seeks_rise)
@@ -139,13 +147,13 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     along_axis = size if regression.scale_of_censored.any() else 1  # an axis of nonlinear coordinates is a direction
     usual = broken or regression.rows_are_discrete
     parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
-    parts = settings.PARTS_OF_LOCATION if scales else parts
+    parts = settings.PARTS_OF_LOCATION if first_of_location else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
-    rows = scales * int(not regression.one_row_a_unit)
-    middle = settings.MIDDLE_OF_LOCATION if scales else regression.middle_curvatures
+    rows = int(first_of_location) * int(not regression.one_row_a_unit)
+    middle = settings.MIDDLE_OF_LOCATION if first_of_location else regression.middle_curvatures
     n_curvatures = len(STAGES) - 1 + middle + rise
     n_scores = steps + 2 + scales * (steps + 1) + rows
-    later = 0 if scales else 1 + regression.middle_curvatures
+    later = 0 if scales else 1 if regression.has_tails else 1 + regression.middle_curvatures
     n_bisections = bisected * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
     part_of_bisections = parts.bisection * (settings.MORE_FOR_BISECTIONS if regression.location_steps else 1.0)
     planned: list[tuple[str, int, float, int]] = [

@@ -65,6 +65,8 @@ class ReleasesOfSearch:
 
     #: Whether the curvature depends on the point.
     drifts = True
+    #: Whether scores and curvatures are those of the location alone.
+    of_location_alone = False
     #: The query of a score: with the mean of its clipped part added back, where the model determines it.
     score: type[CentredScore | PreconditionedScore] = CentredScore
 
@@ -86,8 +88,8 @@ class ReleasesOfSearch:
         self._rareness = np.ones(regression.known.size)
         #: The parameters of scores and curvatures.
         self.places = regression.known.copy()
-        if regression.location_apart:
-            self.places[regression.followed] = False
+        if self.of_location_alone:
+            self.places[regression.scales] = False
         #: The prior's information at the end of the last step, given the scales of hierarchies; and whether it shortens
         #: axes: after a step, for a hierarchy.
         self._of_prior, self._shortens_axes = prior_information(chain.prior, regression.start, self.places), False
@@ -129,6 +131,11 @@ class ReleasesOfSearch:
             self._weights[members] *= (n_others / n_members) ** settings.POWER_OF_MEMBERS
         self._weights[self._regression.scales] = settings.SCALE_IN_NORM
         return Frame(np.diag(self._weights / scales), np.diag(scales / self._weights))
+
+    @property
+    def tails_of_axes(self) -> tuple[FloatArray, FloatArray]:
+        """The weights of axes, and the concentration of scores on few units, by the histograms of each parameter."""
+        return self._weights, self._rareness
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which a unit's mean curvature is the squared weights; scales come last.

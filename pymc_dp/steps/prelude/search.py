@@ -495,10 +495,15 @@ class Search(ReleasesOfSearch):
         """Return the step to about the posterior mean given a likelihood."""
         step = most_likely(self._chain.prior, belief, theta, ~self._regression.known) - theta
         degrees = self._regression.degrees_of_freedom
-        step[degrees] = reciprocal_step(step[degrees])
+        step[degrees] = self.step_of_degrees(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
         return step
+
+    @staticmethod
+    def step_of_degrees(step: FloatArray) -> FloatArray:
+        """Return the step of log degrees of freedom, given Newton's."""
+        return reciprocal_step(step)
 
     def _end_of(self, step: FloatArray, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
         """Return the end of a step, shortened to the trust region."""
