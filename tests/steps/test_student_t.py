@@ -152,7 +152,7 @@ def test_the_information_is_released_before_any_score():
 def test_information_is_released_where_rows_are_nearly_normal():
     """With hardly any noise it is that of the columns, within 5 %, although residuals have four degrees of freedom."""
     model, slopes, std = regression(np.random.default_rng(1))
-    at = np.append(slopes, np.log([0.5, 4.0]))
+    at = np.append(slopes, np.log([4.0, 0.5]))  # in the order of the model
 
     def released(prelude, chain, *_):
         search = SearchOfStudentT(chain, prelude._regression, releases_loss=False)
