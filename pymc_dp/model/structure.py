@@ -315,7 +315,7 @@ def constant_degrees_of_rows(model: pm.Model) -> float:
     count as others.
     """
     node = _node_of_rows(model, families.StudentTRV)
-    if node is None or model.potentials:
+    if node is None or model.potentials or model.observed_RVs[0].type.ndim != 1:
         return np.nan
     degrees, location, scale = node.op.dist_params(node)
     free, constant = _free_and_constant(model, degrees)

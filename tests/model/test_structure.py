@@ -529,6 +529,10 @@ def test_rows_with_more_than_a_linear_location_have_no_constant_degrees_of_freed
         pm.StudentT("y", nu=4.0, mu=a * pm.Data("x", np.ones(8)), sigma=pm.HalfNormal("s"), observed=np.ones(8))
         pm.Potential("p", -(a**2))
     assert np.isnan(structure_of(model, ParameterVector(model)).constant_degrees)
+    with pm.Model() as model:
+        mean = pm.Normal("a") * pm.Data("x", np.ones((8, 1)))
+        pm.StudentT("y", nu=4.0, mu=mean, sigma=pm.HalfNormal("s"), observed=np.ones((8, 2)))
+    assert np.isnan(structure_of(model, ParameterVector(model)).constant_degrees)
 
 
 def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():

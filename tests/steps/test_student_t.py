@@ -1,19 +1,24 @@
 """Student t regressions: the information of a model, degrees of freedom by their reciprocal, and whole searches."""
 
+from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
 import pytest
 from against_reference import Problem
+from conftest import QUIET
 from scipy import integrate, stats
 from searches import again_and_again, searches
 
 import pymc_dp as dp
+from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.regression import Regression
 from pymc_dp.steps.prelude.student_t import SearchOfStudentT
 
 N_ROWS, N = 40, 6000
@@ -162,6 +167,32 @@ def test_information_is_released_where_rows_are_nearly_normal():
     (found,) = again_and_again(Problem(model), 300.0, 1e-6, 1, 0, released)
     along = np.sqrt(np.diag(np.linalg.inv(found[:6, :6])))
     np.testing.assert_allclose(along, std, rtol=0.05)
+
+
+@pytest.mark.parametrize(("steps", "of_persons"), [(None, False), (1, True)])
+def test_a_search_of_student_t_rows_releases_what_is_planned(steps, of_persons, monkeypatch):
+    made, real = Counter(), ChainAccess.release
+    monkeypatch.setattr(ChainAccess, "release", lambda self, query: made.update([query.kind]) or real(self, query))
+    model, *_ = regression(np.random.default_rng(0))
+    with model:
+        unit = {"unit_index": "person"} if of_persons else {}
+        if of_persons:
+            pm.Data("person", np.arange(N) // 2)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), newton_steps=steps, **unit)
+        planned = {each.kind: each.count for each in step.learning.requests()}
+        dp.sample(draws=10, tune=10, chains=1, cores=1, step=step, **QUIET)
+    assert planned == dict(made)
+    assert ("row_count" in planned) == of_persons
+
+
+def test_degrees_of_freedom_of_several_columns_are_none_of_one_regression():
+    known, places = np.ones(6, dtype=bool), np.arange(6)
+    for degrees in (places[5:], places[4:], places[:0]):
+        facts = {"followed": places[3:4], "degrees_of_freedom": degrees, "constant_degrees": 0.0}
+        made = Regression(np.zeros(6), known, np.union1d(places[3:4], degrees), **facts)
+        assert made.has_tails == (degrees.size <= 1)
+        assert not replace(made, constant_degrees=np.nan).has_tails
+        assert not replace(made, scales=np.union1d(made.scales, places[2:3])).has_tails
 
 
 @pytest.mark.slow

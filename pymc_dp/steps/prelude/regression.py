@@ -69,8 +69,8 @@ class Regression(Structure):
     def has_tails(self) -> bool:
         """Whether rows are Student t with a linear location: scale and degrees of freedom are the only logarithms."""
         both = np.union1d(self.followed, self.degrees_of_freedom)
-        known = not np.isnan(self.constant_degrees) and self.followed.size == 1 and np.array_equal(self.scales, both)
-        return known and bool((self.known & ~self.is_scale).any())
+        single = not np.isnan(self.constant_degrees) and self.followed.size == 1 >= self.degrees_of_freedom.size
+        return single and np.array_equal(self.scales, both) and bool((self.known & ~self.is_scale).any())
 
     @property
     def location_steps(self) -> int:
