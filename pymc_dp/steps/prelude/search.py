@@ -12,10 +12,11 @@
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
    scores of single scales and shapes.
 
-For a normal regression with one scale, location and scale are estimated separately: see `location`. Other locations of
-normal rows move alone in the first two steps, with a binary search for scales and a curvature after each. Piecewise
-linear log-likelihoods have curvature in their kinks only: see `broken_lines`. The location of censored rows is measured
-in units of their scale: see `coordinates`.
+For a normal regression with one scale, location and scale are estimated separately: see `location`; that of Student t
+rows has the information of the model: see `student_t`. Other locations of normal rows move alone in the first two
+steps, with a binary search for scales and a curvature after each. Piecewise linear log-likelihoods have curvature in
+their kinks only: see `broken_lines`. The location of censored rows is measured in units of their scale: see
+`coordinates`.
 """
 
 from collections.abc import Callable

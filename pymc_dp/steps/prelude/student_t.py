@@ -102,7 +102,7 @@ class SearchOfStudentT(Search):
     def _information(self, theta: FloatArray) -> KnownCurvature:
         """Return the Fisher information at a point.
 
-        Lange, Little and Taylor (1989), Robust statistical modeling using the t distribution, JASA, Appendix B.
+        Lange, Little and Taylor (1989), Robust statistical modeling using the t distribution, JASA 84.
         """
         from scipy.special import polygamma  # noqa: PLC0415  slow to import
 
