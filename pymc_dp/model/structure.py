@@ -294,7 +294,7 @@ def degrees_of_freedom_of_rows(model: pm.Model, parameters: ParameterVector) -> 
 
 def _free_and_constant(model: pm.Model, variable: Variable) -> tuple[list[Variable], float]:
     """Return the free variable of a sum with scalar constants, if any, and their sum; NaN for anything else."""
-    terms, free, constant = [undimmed(variable)], list[Variable](), 0.0
+    terms, free, constant = [variable], list[Variable](), 0.0
     while terms:
         term = undimmed(terms.pop())
         if term in model.free_RVs:

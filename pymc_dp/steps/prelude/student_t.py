@@ -64,9 +64,8 @@ class SearchOfStudentT(Search):
         search = SearchForLocation(self._chain, self._regression, releases_loss=False)
         larger = theta.copy()
         larger[self._regression.followed] += _ABOVE_RESIDUALS
-        of_tails = search.information(larger)
         degrees = self._degrees(theta)
-        self._of_location, self._at = _times(of_tails, degrees / (degrees + 1.0)), larger
+        self._of_location, self._at = search.information(larger).divided_by((degrees + 1.0) / degrees), larger
         self._n_rows = search.n_rows
         self._weights, self._rareness = search.tails_of_axes
 
@@ -80,8 +79,8 @@ class SearchOfStudentT(Search):
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores, transformed to one quadratic log-likelihood: in the reciprocal of degrees of freedom."""
-        scores, free = super()._comparable_scores(curvature), self._regression.degrees_of_freedom
-        return [self._by_reciprocal(each, scores[-1].theta) for each in scores] if free.size else scores
+        scores = super()._comparable_scores(curvature)
+        return [self._by_reciprocal(each, scores[-1].theta) for each in scores]
 
     def _by_reciprocal(self, score: KnownScore, last: FloatArray) -> KnownScore:
         """Return a score by a coordinate that is linear in the reciprocal of degrees of freedom.
@@ -107,7 +106,8 @@ class SearchOfStudentT(Search):
         from scipy.special import polygamma  # noqa: PLC0415  slow to import
 
         degrees, free = self._degrees(theta), self._regression.degrees_of_freedom
-        known = _times(self._at_scale_of(theta, self._at, self._of_location), (degrees + 1.0) / (degrees + 3.0))
+        of_normal = self._at_scale_of(theta, self._at, self._of_location)
+        known = of_normal.divided_by((degrees + 3.0) / (degrees + 1.0))
         both = np.concatenate([self._regression.followed, free])
         slope = float(np.sum(np.exp(theta[free])))  # of the degrees of freedom by their logarithm
         of_degrees = 0.25 * float(polygamma(1, 0.5 * degrees) - polygamma(1, 0.5 * (degrees + 1.0)))
@@ -122,10 +122,3 @@ class SearchOfStudentT(Search):
         matrix[at], raw[at] = block, _TRUST_IN_MODEL * known.noise_std * np.eye(both.size)
         back[at], preconditioner[at] = lower, np.linalg.inv(lower).T
         return replace(known, matrix=matrix, raw=raw, frame=Frame(preconditioner, back), places=self.places)
-
-
-def _times(known: KnownCurvature, factor: float) -> KnownCurvature:
-    """Return a multiple of a curvature, along axes that make as much of the raw matrix."""
-    root = float(np.sqrt(factor))
-    frame = Frame(known.frame.preconditioner / root, known.frame.back * root)
-    return replace(known, matrix=factor * known.matrix, frame=frame)
