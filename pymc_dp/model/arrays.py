@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -30,6 +32,13 @@ EVALUATING: Mapping[str, tuple[str, ...]] = {
     "HSGP": ("prior_linearized", "_build_conditional"),
     "HSGPPeriodic": ("prior_linearized", "_build_conditional"),
 }
+
+
+def undimmed(variable: Variable) -> Variable:
+    """Return a variable without its changes of axes and names."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
+        variable = variable.owner.inputs[0]
+    return variable
 
 
 def public(array: Any) -> TensorConstant:

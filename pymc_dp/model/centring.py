@@ -36,11 +36,12 @@ from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pymc_dp.model import origins
-from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value
+from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value, undimmed
 from pymc_dp.model.copying import add_copy, add_free
 from pymc_dp.model.members import LOCATION_SCALE
 from pymc_dp.model.protected import fills_a_triangle
-from pymc_dp.model.structure import undimmed
+from pymc_dp.model.structure import scales_and_shapes
+from pymc_dp.model.transforms import LogarithmOf, bounds_of
 
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 #: Operations whose output consists of unchanged entries of their first input.
@@ -69,6 +70,8 @@ def centred(model: pm.Model) -> pm.Model:
         found = None
         while (rewriting := _first_rewriting(found or model)) is not None:
             found = _rewritten(found or model, rewriting, written)
+        while transforms := _logarithms(found or model):
+            found = _rewritten(found or model, _Rewriting(None, {}, [], transforms), written)
         if found is not None:
             origins.note_as_of(found, model)
             _written[found] = ref(model)
@@ -125,16 +128,17 @@ class _New(NamedTuple):
 
 
 class _Rewriting(NamedTuple):
-    """A free variable of a model, the replacements in the model's graphs, and the new free variables."""
+    """A free variable of a model, the replacements in the model's graphs, and the new free variables and transforms."""
 
-    variable: Variable
+    variable: Variable | None
     replaced: dict[Variable, Variable]
     new: list[_New]
+    transforms: dict[Variable, LogarithmOf] = {}  # noqa: RUF012  a default of a named tuple
 
 
 def _first_rewriting(model: pm.Model) -> _Rewriting | None:
     """Return the rewriting of the first free variable that has one; None if none has."""
-    if model.parent is not None or any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values()):
+    if _is_fixed(model):
         return None
     clients = defaultdict[Variable, list[Apply]](list)
     # A model of priors alone has no likelihood: its deterministic variables stand for the inputs of one.
@@ -152,6 +156,27 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
         if found is not None:
             return found
     return None
+
+
+def _logarithms(model: pm.Model) -> dict[Variable, LogarithmOf]:
+    """Return new transforms of scales and shapes that have bounds, or of which a power is the scale of rows."""
+    if _is_fixed(model):
+        return {}
+    shapes, slopes = scales_and_shapes(model)
+    found = dict[Variable, LogarithmOf]()
+    for rv in (each for each in model.free_RVs if each in shapes):
+        transform = model.rvs_to_transforms[rv]
+        bounds, slope = bounds_of(rv, transform), (slopes or {}).get(rv, 1.0)
+        if bounds is None or (isinstance(transform, LogTransform) and slope == 1.0):
+            continue
+        if slopes is not None or bounds[1] > 1.0:  # of other families it may be a proportion
+            found[rv] = LogarithmOf(slope * getattr(transform, "power", 1.0), *bounds)
+    return found
+
+
+def _is_fixed(model: pm.Model) -> bool:
+    """Return whether no variable of a model may be replaced: of a model in another, or with expressions as starts."""
+    return model.parent is not None or any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values())
 
 
 def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm.Model) -> _Scaled | None:
@@ -381,7 +406,7 @@ def _steps_of_walk(rv: Variable, model: pm.Model) -> _Rewriting | None:
 
 def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str]) -> pm.Model:
     """Return a model with new free variables in place of one; `written` are the names of the user's variables."""
-    rv, replaced, new = rewriting
+    rv, replaced, new, transforms = rewriting
     data = set(model.data_vars)
     variables = [variable for variable in model.named_vars.values() if variable not in data]
     settings = {"copy_inputs": False, "copy_orphans": False, "strict": False}
@@ -397,7 +422,7 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
         if copy in made:  # in models that PyMC copied, deterministics are the products themselves
             copy = copy.copy()
         if variable is not rv:
-            add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
+            add_copy(found, copy, model, variable, transforms.get(variable, model.rvs_to_transforms.get(variable)))
             start = model.rvs_to_initial_values.get(variable)
             if start is not None:
                 found.set_initval(copy, start)

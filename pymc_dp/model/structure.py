@@ -16,13 +16,12 @@ from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import MvStudentTRV
 from pymc.distributions.transforms import CholeskyCovPacked, LogTransform
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second, add, exp, identity, sub
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
@@ -30,10 +29,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.arrays import is_leaf, leaf_value, undimmed
 from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
+from pymc_dp.model.transforms import LogarithmOf
 
 #: Categories beyond this number are not enumerated as possible responses: each takes a pass over the rows.
 MOST_RESPONSES = 16
@@ -49,6 +49,8 @@ _OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, Mv
 #: Families of positive numbers of which a search begins with the level. With inverse gamma distributions a quarter of
 #: 12 searches at epsilon 1 failed with that start, and none without.
 _POSITIVE = (families.GammaRV, families.ExponentialRV, families.HalfNormalRV, WaldRV, WeibullBetaRV)
+#: Families of counts without an upper limit.
+_OF_COUNTS = (families.PoissonRV, families.NegBinomialRV, families.GeometricRV)
 #: Further families with known possible responses.
 _POSITIVE_TOO = (families.InvGammaRV, families.ParetoRV)
 #: Degrees of freedom at the start of a search. Steps lead from few to many, but hardly back: rows with normal tails
@@ -58,6 +60,8 @@ _HEAVY_TAILS = 4.0
 #: counts if the standard deviation is at least three fifths of the grid's spacing: for Poisson distributions up to a
 #: mean of about 300, for wider ones, such as a negative binomial with a shape of 50 or less, at any mean.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+#: Unconstrained values at which the logarithm of a scale is compared with a line.
+_ON_A_LINE = np.array([-1.0, 0.0, 1.0, 2.5])
 #: A grid of positive numbers: ten for each factor of e, from 1e-11 to 1e11. Means over it are as close as
 #: those over the grid of counts if a response has a coefficient of variation of 8 % or more.
 _POSITIVE_NUMBERS = tuple(np.exp(np.arange(-250, 251) / 10.0).tolist())
@@ -101,6 +105,13 @@ class Structure:
     #: Coefficients of the parameters in the log-scale of censored rows; zero if rows are of no such family.
     scale_of_censored: FloatArray = field(default_factory=lambda: np.zeros(0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
+    #: The least and the largest values, a margin within the bounds of priors; infinite for none.
+    lowest: FloatArray = field(default_factory=lambda: np.zeros(0))
+    highest: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def within(self, theta: FloatArray) -> FloatArray:
+        """Return parameters, moved within the bounds of their priors."""
+        return np.clip(theta, self.lowest, self.highest) if self.lowest.size else theta
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
@@ -109,10 +120,11 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     degrees_of_freedom = degrees_of_freedom_of_rows(model, parameters)
     given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
     start[degrees_of_freedom & ~given] = np.log(_HEAVY_TAILS)
+    lowest, highest = _bounds(model, parameters)
     responses = responses_of_rows(model)
     scales, (followed, power) = all_scales(model, parameters), scales_of_information(model, parameters)
     return Structure(
-        start=start,
+        start=np.clip(start, lowest, highest),
         known=known,
         scales=np.flatnonzero(scales & known),
         followed=np.flatnonzero(followed),
@@ -131,7 +143,19 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         kinked=kinked_in(model, parameters),
         scale_of_censored=scale_of_censored_rows(model, parameters),
         with_means_of_members=from_means_and_members(model, parameters, known),
+        lowest=lowest,
+        highest=highest,
     )
+
+
+def _bounds(model: pm.Model, parameters: ParameterVector) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the largest values of parameters that are logarithms of variables with bounds."""
+    lowest, highest = np.full(parameters.size, -np.inf), np.full(parameters.size, np.inf)
+    for value, entries in zip(model.value_vars, parameters.slices, strict=True):
+        transform = model.rvs_to_transforms[model.values_to_rvs[value]]
+        if isinstance(transform, LogarithmOf):
+            lowest[entries], highest[entries] = transform.range
+    return lowest, highest
 
 
 def rows_can_be_simulated(model: pm.Model, unit: str | None = None) -> bool:
@@ -182,12 +206,15 @@ def _logarithms(model: pm.Model, parameters: ParameterVector) -> Which:
 
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
-    """Return free scalars that are terms of the log-scale of all rows."""
+    """Return free scalars that are terms of the log-scale of all rows, or alone determine it."""
     node = _node_of_rows(model, *_LOCATION_SCALE)
     if node is None:
         return set()
     found: set[Variable] = set()
     scale = undimmed(_scale_of(node))
+    alone, _ = slope_of_log_scale(model, scale)
+    if alone is not None:
+        return {alone}
     if scale.owner is None or getattr(scale.owner.op, "scalar_op", None) != exp:
         return set()
     ahead = list(scale.owner.inputs)
@@ -212,13 +239,6 @@ def _scale_of(node: Apply) -> Variable:
     return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
-def undimmed(variable: Variable) -> Variable:
-    """Return a variable without its changes of axes and names."""
-    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
-        variable = variable.owner.inputs[0]
-    return variable
-
-
 def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Variable]) -> Which:
     """Return a mask of the parameters of the free variables among `variables`, shape (parameters,)."""
     found, among = np.zeros(parameters.size, dtype=bool), set(variables)
@@ -234,7 +254,58 @@ def scales_of_information(model: pm.Model, parameters: ParameterVector) -> tuple
     """
     if shapes := shapes_of_rows(model):
         return _which(model, parameters, shapes), 1.0
-    return scale_of_rows(model, parameters), 2.0 if scale_is_rate(model) else -2.0
+    power = 2.0 if scale_is_rate(model) else -2.0
+    node = _node_of_rows(model, *_LOCATION_SCALE)
+    slope = 1.0 if node is None else slope_of_log_scale(model, _scale_of(node))[1]
+    return scale_of_rows(model, parameters), power if np.isnan(slope) else power * slope
+
+
+def scales_and_shapes(model: pm.Model) -> tuple[set[Variable], dict[Variable, float] | None]:
+    """Return the free variables of scales and shapes of rows alone, and for a location-scale family their slopes.
+
+    The slope is that of the log-scale by the unconstrained value, of one variable that alone determines the scale.
+    Variables with covariates, or of the location of a location-scale family, are no shapes. Of other families,
+    variables of rows without covariates are shapes if the rows are positive or counts.
+    """
+    node = _node_of_rows(model)
+    if node is None:
+        return set(), None
+    free = {rv for each in node.inputs for rv in _reached(each, model.free_RVs)}
+    if isinstance(node.op, _LOCATION_SCALE):
+        location = node.op.dist_params(node)[-1 if isinstance(node.op, AsymmetricLaplaceRV) else -2]
+        rv, slope = slope_of_log_scale(model, _scale_of(node))
+        return free - _reached(location, model.free_RVs), {} if rv is None else {rv: slope}
+    predictors = _predictors(model)
+    if not predictors and not isinstance(node.op, (*_POSITIVE, *_POSITIVE_TOO, *_OF_COUNTS)):
+        return set(), None
+    return free - {rv for _, of_rows in predictors for rv in of_rows}, None
+
+
+def slope_of_log_scale(model: pm.Model, scale: Variable) -> tuple[Variable | None, float]:
+    """Return the free scalar that alone determines a scale, and the slope of the log-scale by its unconstrained value.
+
+    The variable is None if there is no such variable, or if the log-scale is not linear in that value. Constants of the
+    scale are read if they are single numbers; other arrays may be rows.
+    """
+    scale, none = undimmed(scale), (None, np.nan)
+    inputs = [each for each in ancestors([scale], blockers=model.free_RVs) if each.owner is None]
+    if scale.type.ndim or any(not isinstance(each, Constant) or _shape(each) for each in {*inputs} - {*model.free_RVs}):
+        return none
+    free = _reached(scale, model.free_RVs)
+    if len(free) != 1:
+        return none
+    rv = free.pop()
+    transform = model.rvs_to_transforms[rv]
+    if rv.type.ndim or not set(model.free_RVs).isdisjoint(ancestors(rv.owner.inputs)):
+        return none
+    value = rv.type()
+    of_value = value if transform is None else transform.backward(value, *rv.owner.inputs)
+    with pytensor.config.change_flags(mode=INTERPRETED), np.errstate(all="ignore"):
+        (log_scale,) = clone_replace([pt.log(scale)], {rv: of_value}, rebuild_strict=False)
+        logs = [float(log_scale.eval({value: at})) for at in _ON_A_LINE.astype(rv.type.dtype)]
+    slopes = np.diff(logs) / np.diff(_ON_A_LINE)
+    on_a_line = slopes[0] != 0.0 and np.allclose(slopes, slopes[0], rtol=1e-6, atol=0.0)
+    return (rv, round(float(slopes[0]), 6)) if on_a_line else none
 
 
 def shapes_of_rows(model: pm.Model) -> set[Variable]:
@@ -319,9 +390,9 @@ def constant_degrees_of_rows(model: pm.Model) -> float:
         return np.nan
     degrees, location, scale = node.op.dist_params(node)
     free, constant = _free_and_constant(model, degrees)
-    scale, apart = undimmed(scale), {undimmed(scale), *free}
-    linear = scale in model.free_RVs and not apart & set(ancestors([location])) and is_linear(model, location)
-    return constant if linear and scale not in free else np.nan
+    found, slope = slope_of_log_scale(model, scale)
+    linear = slope == 1.0 and not {found, *free} & set(ancestors([location])) and is_linear(model, location)
+    return constant if linear and found not in free else np.nan
 
 
 def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> Which:
@@ -350,11 +421,10 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 
     The mean is a linear function of the unconstrained parameters, and does not depend on the scale.
     """
-    scale = scale_of_normal_rows(model)
-    if scale is None or model.potentials:
+    if scale_of_normal_rows(model) is None or model.potentials:
         return False
     mean, _ = model.observed_RVs[0].owner.op.dist_params(model.observed_RVs[0].owner)
-    return not any(rv in ancestors(scale.owner.inputs) for rv in model.free_RVs) and is_linear(model, mean)
+    return is_linear(model, mean)
 
 
 def is_linear(model: pm.Model, location: Variable) -> bool:
@@ -377,13 +447,16 @@ def _with_other_arrays(outputs: list[Variable]) -> list[Variable]:
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
-    """Return the free variable that is the scale of normal or log-normal rows, and is not in their mean; else None."""
+    """Return the free variable whose unconstrained value is the log-scale of normal or log-normal rows, up to a constant.
+
+    None if there is none, or if the mean depends on it.
+    """
     node = _node_of_rows(model, families.NormalRV, families.LogNormalRV)
     if node is None:
         return None
     mean, scale = node.op.dist_params(node)
-    scale = undimmed(scale)
-    return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
+    found, slope = slope_of_log_scale(model, scale)
+    return found if slope == 1.0 and found not in ancestors([mean]) else None
 
 
 def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -> set[Variable]:

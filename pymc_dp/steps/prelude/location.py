@@ -141,6 +141,7 @@ class SearchForLocation(Search):
         """Return a point and the information of the location after a change of the log scale."""
         end = theta.copy()
         end[self._scale] += change
+        end = self._regression.within(end)
         return end, self._at_scale_of(end, theta, curvature)
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:

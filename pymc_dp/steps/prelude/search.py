@@ -261,12 +261,13 @@ class Search(ReleasesOfSearch):
             theta = theta.copy()
             rises = partial(self._rises, theta, int(place), by_prior=first)
             theta[place] = halved(rises, theta[place], reach, halvings)
-        return theta
+        return self._regression.within(theta)
 
     def _rises(self, theta: FloatArray, place: int, value: float, *, by_prior: bool) -> float:
         """Return 1 if the log-posterior increases in a parameter at a value, else -1."""
         at = theta.copy()
         at[place] = value
+        at = self._regression.within(at)
         is_shape = self._regression.power_of_followed == 1.0 and place in self._regression.followed
         bound = settings.CLIP_OF_SHAPES if is_shape else settings.CLIP_OF_BISECTION
         made = self._chain.release(self._score_along(at, place, bound, "bounded_score"))
@@ -513,7 +514,8 @@ class Search(ReleasesOfSearch):
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
         self._shortened = shorter < 1.0
         step = np.where(self.places, shorter * step, step)
-        ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
+        steps = (np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
+        ends = (self._regression.within(theta + each) for each in steps)
         end = next((end for end in ends if finite_prior_at(prior, end)), None)
         if end is None:
             return theta
