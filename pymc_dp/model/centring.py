@@ -41,7 +41,7 @@ from pymc_dp.model.copying import add_copy, add_free
 from pymc_dp.model.members import LOCATION_SCALE
 from pymc_dp.model.protected import fills_a_triangle
 from pymc_dp.model.structure import scales_and_shapes
-from pymc_dp.model.transforms import LogarithmOf, bounds_of
+from pymc_dp.model.transforms import LogarithmOf, bounds_of, logarithm_by_name
 
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 #: Operations whose output consists of unchanged entries of their first input.
@@ -90,9 +90,24 @@ def as_written(model: pm.Model) -> pm.Model:
 
 
 def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
-    """Return the form of a model that has all `names` as free or value variables: the centred one if both have them."""
-    form = centred(model)
-    return form if set(names) <= {each.name for each in [*form.free_RVs, *form.value_vars]} else model
+    """Return the form of a model that has all `names` as free or value variables: the centred one if both have them.
+
+    Of priors alone, positive variables whose logarithm is among the names have that transform.
+    """
+    form, wanted = centred(model), set(names)
+    if wanted <= _names_in(form):
+        return form
+    named = {rv: logarithm_by_name(rv, form.rvs_to_transforms[rv], wanted) for rv in form.free_RVs}
+    transforms = {rv: each for rv, each in named.items() if each is not None}
+    if not transforms:
+        return model
+    found = _rewritten(form, _Rewriting(None, {}, [], transforms), {*model.named_vars})
+    return found if wanted <= _names_in(found) else model
+
+
+def _names_in(model: pm.Model) -> set[str]:
+    """Return the names of the free variables of a model and of their values."""
+    return {each.name for each in [*model.free_RVs, *model.value_vars]}
 
 
 class _Step(NamedTuple):

@@ -36,6 +36,7 @@ from pytensor.tensor.random import basic as families
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.transforms import Unbounded, without_bounds
 
 #: Location-scale families, closed under positive factors, whose last parameters are location and scale.
 LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
@@ -106,7 +107,7 @@ class VectorsGivenTheirCovariance(GivenItsScale):
 def standardising(
     model: pm.Model, parameters: ParameterVector, precision: FloatArray, mean: FloatArray
 ) -> dict[str, Transform]:
-    """Return the transforms of a model's members, by name.
+    """Return the transforms of a model's members, and of logarithms with bounds, by name.
 
     `precision` and `mean`, shape (parameters,), are those of the likelihood of each parameter given the others.
     """
@@ -122,7 +123,7 @@ def standardising(
                 found[rv.name] = GivenItsScale(*likelihood)
             elif isinstance(rv.owner.op, families.MvNormalRV):
                 found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
-    return found
+    return found | without_bounds(model)
 
 
 def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
@@ -150,9 +151,9 @@ class Unstandardised:
         self._parameters = parameters
         transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
         last = [each.transform_list[-1] if isinstance(each, ChainedTransform) else each for each in transforms]
-        standardisers = [each if isinstance(each, GivenItsScale) else None for each in last]
+        standardisers = [each if isinstance(each, GivenItsScale | Unbounded) else None for each in last]
         lengths = [entries.stop - entries.start for entries in parameters.slices]
-        self.members = np.repeat([each is not None for each in standardisers], lengths)
+        self.members = np.repeat([isinstance(each, GivenItsScale) for each in standardisers], lengths)
         values, cotangents = model.value_vars, [value.type() for value in model.value_vars]
         found, log_volume = [], pt.zeros(())
         for rv, value, standardiser in zip(model.free_RVs, values, standardisers, strict=True):

@@ -447,9 +447,9 @@ def _with_other_arrays(outputs: list[Variable]) -> list[Variable]:
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
-    """Return the free variable whose unconstrained value is the log-scale of normal or log-normal rows, up to a constant.
+    """Return the variable whose unconstrained value is the log-scale of normal or log-normal rows, up to a constant.
 
-    None if there is none, or if the mean depends on it.
+    None if there is no such free variable, or if the mean depends on it.
     """
     node = _node_of_rows(model, families.NormalRV, families.LogNormalRV)
     if node is None:

@@ -5,13 +5,16 @@ and a precision or a variance is a power of a scale. Draws are made in coordinat
 """
 
 import math
+import re
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.truncated import TruncatedRV
-from pymc.logprob.transforms import IntervalTransform, LogTransform, Transform
+from pymc.logprob.transforms import ChainedTransform, IntervalTransform, LogTransform, Transform
 from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.random.basic import UniformRV
 
@@ -35,7 +38,7 @@ class LogarithmOf(LogTransform):
     """
 
     def __init__(self, power: float, lower: float, upper: float) -> None:
-        self.name = "log" if power == 1.0 else f"log_power_{power:g}"
+        self.name = "log" if power == 1.0 else f"log^{power:g}"
         self.power, self.lower, self.upper = power, lower, upper
 
     def forward(self, value: Any, *inputs: Any) -> Any:
@@ -97,6 +100,27 @@ class Unbounded(Transform):
         length = self._upper - self._lower
         part = pt.sigmoid(scaled - np.log(length))
         return pt.log(length * part) + pt.log1p(-part) - pt.log(self._lower + length * part)
+
+
+def without_bounds(model: pm.Model) -> dict[str, Transform]:
+    """Return the transforms of a model's logarithms with bounds to values without bounds, by name."""
+    transforms = {rv.name: transform for rv, transform in model.rvs_to_transforms.items()}
+    return {
+        name: ChainedTransform([each, Unbounded(each)])
+        for name, each in transforms.items()
+        if isinstance(each, LogarithmOf) and each.has_bounds
+    }
+
+
+def logarithm_by_name(rv: Variable, transform: Transform | None, names: Collection[str]) -> LogarithmOf | None:
+    """Return the logarithm whose value is one of `names`, for a positive variable that has another transform."""
+    bounds = bounds_of(rv, transform)
+    for name in names:
+        match = re.fullmatch(re.escape(str(rv.name)) + r"_log(?:\^(.+))?__", name)
+        if match and bounds is not None:
+            found = LogarithmOf(float(match[1] or 1.0), *bounds)
+            return None if transform is not None and transform.name == found.name else found
+    return None
 
 
 def bounds_of(rv: Variable, transform: Transform | None) -> tuple[float, float] | None:

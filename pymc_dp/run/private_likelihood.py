@@ -24,6 +24,7 @@ from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, Posterior
 from pymc_dp.model.prior import Prior
+from pymc_dp.model.transforms import without_bounds
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND
 from pymc_dp.run.refusals import OF_NUTS, refuse_no_budget, refuse_privacy_keywords, warn
@@ -149,7 +150,8 @@ class PrivateLikelihood:
         """
         model = self._priors_from(priors)
         parameters = ParameterVector(model)
-        return posterior.with_likelihood(model, parameters, posterior.for_model(self._dataset, parameters))
+        found = posterior.with_likelihood(model, parameters, posterior.for_model(self._dataset, parameters))
+        return posterior.priors_of(found, None, without_bounds(found))
 
     def _priors_from(self, priors: Model | None) -> Model:
         """Return a copy of the given priors, else of the model's own."""

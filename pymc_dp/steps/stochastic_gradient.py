@@ -305,7 +305,7 @@ class StochasticGradientStep(LearningStep):
         step_size = self._step_size = self.step_sizes.at(self._iteration + 1)
         self._n_gradients, self._noise_std = 0, math.nan
         theta_new = self.move(theta, step_size)
-        if theta_new is None or not np.isfinite(theta_new).all():
+        if theta_new is None or not self._is_possible(theta_new):
             theta_new = None
             self.start()
         stats = {
@@ -319,6 +319,11 @@ class StochasticGradientStep(LearningStep):
             "step_size": step_size,
         }
         return Transition(theta if theta_new is None else theta_new, stats)
+
+    def _is_possible(self, theta: FloatArray) -> bool:
+        """Return whether a point is finite and within the bounds of the priors: gradients do not show bounds."""
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(theta).all() and np.isfinite(self.target.free(theta)))
 
     def _multiplier_paid(self) -> float:
         schedule = self.chain.schedule("gradient")
