@@ -40,8 +40,8 @@ from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value, undi
 from pymc_dp.model.copying import add_copy, add_free
 from pymc_dp.model.members import LOCATION_SCALE
 from pymc_dp.model.protected import fills_a_triangle
-from pymc_dp.model.structure import scales_and_shapes
-from pymc_dp.model.transforms import LogarithmOf, bounds_of, logarithm_by_name
+from pymc_dp.model.structure import coefficients, scales_and_shapes
+from pymc_dp.model.transforms import Itself, LogarithmOf, bounds_of, transform_by_name
 
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 #: Operations whose output consists of unchanged entries of their first input.
@@ -70,7 +70,7 @@ def centred(model: pm.Model) -> pm.Model:
         found = None
         while (rewriting := _first_rewriting(found or model)) is not None:
             found = _rewritten(found or model, rewriting, written)
-        while transforms := _logarithms(found or model):
+        while transforms := _coordinates(found or model):
             found = _rewritten(found or model, _Rewriting(None, {}, [], transforms), written)
         if found is not None:
             origins.note_as_of(found, model)
@@ -92,12 +92,12 @@ def as_written(model: pm.Model) -> pm.Model:
 def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
     """Return the form of a model that has all `names` as free or value variables: the centred one if both have them.
 
-    Of priors alone, positive variables whose logarithm is among the names have that transform.
+    Of priors alone, variables with bounds have the transforms that the names tell.
     """
     form, wanted = centred(model), set(names)
     if wanted <= _names_in(form):
         return form
-    named = {rv: logarithm_by_name(rv, form.rvs_to_transforms[rv], wanted) for rv in form.free_RVs}
+    named = {rv: transform_by_name(rv, form.rvs_to_transforms[rv], wanted) for rv in form.free_RVs}
     transforms = {rv: each for rv, each in named.items() if each is not None}
     if not transforms:
         return model
@@ -148,7 +148,7 @@ class _Rewriting(NamedTuple):
     variable: Variable | None
     replaced: dict[Variable, Variable]
     new: list[_New]
-    transforms: dict[Variable, LogarithmOf] = {}  # noqa: RUF012  a default of a named tuple
+    transforms: dict[Variable, LogarithmOf | Itself] = {}  # noqa: RUF012  a default of a named tuple
 
 
 def _first_rewriting(model: pm.Model) -> _Rewriting | None:
@@ -173,16 +173,25 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
     return None
 
 
-def _logarithms(model: pm.Model) -> dict[Variable, LogarithmOf]:
-    """Return new transforms of scales and shapes that have bounds, or of which a power is the scale of rows."""
+def _coordinates(model: pm.Model) -> dict[Variable, LogarithmOf | Itself]:
+    """Return new transforms of variables with bounds: logarithms of scales and shapes, and coefficients themselves.
+
+    A variable of which a power is the scale of rows has the logarithm of that.
+    """
     if _is_fixed(model):
         return {}
+    found = dict[Variable, LogarithmOf | Itself]()
+    of_location = coefficients(model)
+    for rv in (each for each in model.free_RVs if each in of_location):
+        transform = model.rvs_to_transforms[rv]
+        bounds = bounds_of(rv, transform)
+        if bounds is not None and transform is not None:
+            found[rv] = Itself(*bounds, transform)
     shapes, slopes = scales_and_shapes(model)
-    found = dict[Variable, LogarithmOf]()
     for rv in (each for each in model.free_RVs if each in shapes):
         transform = model.rvs_to_transforms[rv]
         bounds, slope = bounds_of(rv, transform), (slopes or {}).get(rv, 1.0)
-        if bounds is None or (isinstance(transform, LogTransform) and slope == 1.0):
+        if bounds is None or bounds[0] < 0.0 or (isinstance(transform, LogTransform) and slope == 1.0):
             continue
         if slopes is not None or bounds[1] > 1.0:  # of other families it may be a proportion
             found[rv] = LogarithmOf(slope * getattr(transform, "power", 1.0), *bounds)

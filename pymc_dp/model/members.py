@@ -36,10 +36,14 @@ from pytensor.tensor.random import basic as families
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
-from pymc_dp.model.transforms import Unbounded, without_bounds
+from pymc_dp.model.transforms import from_unbounded, without_bounds
 
 #: Location-scale families, closed under positive factors, whose last parameters are location and scale.
 LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
+
+
+#: The least distance of the centre of draws from a bound, in standard deviations.
+_OFF_BOUNDS = 0.8
 
 
 class GivenItsScale(Transform):
@@ -151,9 +155,19 @@ class Unstandardised:
         self._parameters = parameters
         transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
         last = [each.transform_list[-1] if isinstance(each, ChainedTransform) else each for each in transforms]
-        standardisers = [each if isinstance(each, GivenItsScale | Unbounded) else None for each in last]
+        standardisers = [
+            each if isinstance(each, GivenItsScale) else from_unbounded(transform)
+            for each, transform in zip(last, transforms, strict=True)
+        ]
         lengths = [entries.stop - entries.start for entries in parameters.slices]
         self.members = np.repeat([isinstance(each, GivenItsScale) for each in standardisers], lengths)
+        variables = zip(model.free_RVs, transforms, parameters.slices, parameters.shapes.values(), strict=True)
+        #: Transforms, entries, shapes and prior's inputs of variables with bounds.
+        self._bounded = [
+            (transform, entries, shape, rv.owner.inputs)
+            for rv, transform, entries, shape in variables
+            if from_unbounded(transform) is not None
+        ]
         values, cotangents = model.value_vars, [value.type() for value in model.value_vars]
         found, log_volume = [], pt.zeros(())
         for rv, value, standardiser in zip(model.free_RVs, values, standardisers, strict=True):
@@ -178,6 +192,21 @@ class Unstandardised:
         log_volume, *blocks = self._function(*self._parameters.split(z), *self._parameters.split(cotangent))
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
         return found[: z.size], float(log_volume), found[z.size :]
+
+    def centre(self, mean: FloatArray, std: FloatArray) -> FloatArray:
+        """Return about the centre of draws, given mean and standard deviation of parameters, shape (parameters,).
+
+        It is zero for standardised members. A mean near a bound is moved away from it: half of a normal distribution
+        has its mean at .8 standard deviations.
+        """
+        found = np.where(self.members, 0.0, mean)
+        for transform, entries, shape, inputs in self._bounded:
+            first, last = transform.transform_list
+            off, (least, most) = _OFF_BOUNDS * std[entries], first.range
+            within = np.clip(mean[entries], *np.sort([least + off, most - off], axis=0)).reshape(shape)
+            with pytensor.config.change_flags(mode=INTERPRETED):
+                found[entries] = np.ravel(last.forward(pt.constant(within), *inputs).eval())
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

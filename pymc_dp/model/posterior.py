@@ -130,7 +130,7 @@ class LogDensity:
         """
         if self._unstandardised is None:
             return covariance
-        centre = np.where(self.members, 0.0, mean)
+        centre = self._unstandardised.centre(mean, np.sqrt(np.diag(covariance)))
         theta, _, slope = self._unstandardised(centre, np.zeros_like(mean))
         jacobian = np.array([self._unstandardised(centre, axis)[2] - slope for axis in np.eye(mean.size)])
         curvature = jacobian.T @ (self._precision - self._prior.hessian(theta)) @ jacobian

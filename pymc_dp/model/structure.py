@@ -1,7 +1,7 @@
 """Facts of a model's graph and of the shapes of its data. No value of the rows is read."""
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from pymc_dp.model.arrays import is_leaf, leaf_value, undimmed
 from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
-from pymc_dp.model.transforms import LogarithmOf
+from pymc_dp.model.transforms import Itself, LogarithmOf
 
 #: Categories beyond this number are not enumerated as possible responses: each takes a pass over the rows.
 MOST_RESPONSES = 16
@@ -60,6 +60,8 @@ _HEAVY_TAILS = 4.0
 #: counts if the standard deviation is at least three fifths of the grid's spacing: for Poisson distributions up to a
 #: mean of about 300, for wider ones, such as a negative binomial with a shape of 50 or less, at any mean.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+#: Searches stay off bounds of priors by this part of the way to the start.
+_MARGIN = 1e-3
 #: Unconstrained values at which the logarithm of a scale is compared with a line.
 _ON_A_LINE = np.array([-1.0, 0.0, 1.0, 2.5])
 #: A grid of positive numbers: ten for each factor of e, from 1e-11 to 1e11. Means over it are as close as
@@ -106,12 +108,11 @@ class Structure:
     scale_of_censored: FloatArray = field(default_factory=lambda: np.zeros(0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
     #: The least and the largest values, a margin within the bounds of priors; infinite for none.
-    lowest: FloatArray = field(default_factory=lambda: np.zeros(0))
-    highest: FloatArray = field(default_factory=lambda: np.zeros(0))
+    bounds: tuple[FloatArray, FloatArray] = field(default_factory=lambda: (np.array(-np.inf), np.array(np.inf)))
 
     def within(self, theta: FloatArray) -> FloatArray:
         """Return parameters, moved within the bounds of their priors."""
-        return np.clip(theta, self.lowest, self.highest) if self.lowest.size else theta
+        return np.clip(theta, *self.bounds)
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
@@ -120,11 +121,11 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     degrees_of_freedom = degrees_of_freedom_of_rows(model, parameters)
     given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
     start[degrees_of_freedom & ~given] = np.log(_HEAVY_TAILS)
-    lowest, highest = _bounds(model, parameters)
+    bounds = bounds_of_parameters(model, parameters, start)
     responses = responses_of_rows(model)
     scales, (followed, power) = all_scales(model, parameters), scales_of_information(model, parameters)
     return Structure(
-        start=np.clip(start, lowest, highest),
+        start=np.clip(start, *bounds),
         known=known,
         scales=np.flatnonzero(scales & known),
         followed=np.flatnonzero(followed),
@@ -143,18 +144,21 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         kinked=kinked_in(model, parameters),
         scale_of_censored=scale_of_censored_rows(model, parameters),
         with_means_of_members=from_means_and_members(model, parameters, known),
-        lowest=lowest,
-        highest=highest,
+        bounds=bounds,
     )
 
 
-def _bounds(model: pm.Model, parameters: ParameterVector) -> tuple[FloatArray, FloatArray]:
-    """Return the least and the largest values of parameters that are logarithms of variables with bounds."""
+def bounds_of_parameters(
+    model: pm.Model, parameters: ParameterVector, start: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the least and the largest values of parameters with bounds, a part of the way to the start within."""
     lowest, highest = np.full(parameters.size, -np.inf), np.full(parameters.size, np.inf)
     for value, entries in zip(model.value_vars, parameters.slices, strict=True):
         transform = model.rvs_to_transforms[model.values_to_rvs[value]]
-        if isinstance(transform, LogarithmOf):
-            lowest[entries], highest[entries] = transform.range
+        if isinstance(transform, LogarithmOf | Itself):
+            for ends, end in zip((lowest, highest), transform.range, strict=True):
+                if np.isfinite(end):
+                    ends[entries] = end + _MARGIN * (start[entries] - end)
     return lowest, highest
 
 
@@ -239,6 +243,12 @@ def _scale_of(node: Apply) -> Variable:
     return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
+def _location_of(node: Apply) -> Variable:
+    """Return the location parameter of a location-scale family."""
+    location: Variable = node.op.dist_params(node)[-1 if isinstance(node.op, AsymmetricLaplaceRV) else -2]
+    return location
+
+
 def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Variable]) -> Which:
     """Return a mask of the parameters of the free variables among `variables`, shape (parameters,)."""
     found, among = np.zeros(parameters.size, dtype=bool), set(variables)
@@ -272,9 +282,8 @@ def scales_and_shapes(model: pm.Model) -> tuple[set[Variable], dict[Variable, fl
         return set(), None
     free = {rv for each in node.inputs for rv in _reached(each, model.free_RVs)}
     if isinstance(node.op, _LOCATION_SCALE):
-        location = node.op.dist_params(node)[-1 if isinstance(node.op, AsymmetricLaplaceRV) else -2]
         rv, slope = slope_of_log_scale(model, _scale_of(node))
-        return free - _reached(location, model.free_RVs), {} if rv is None else {rv: slope}
+        return free - _reached(_location_of(node), model.free_RVs), {} if rv is None else {rv: slope}
     predictors = _predictors(model)
     if not predictors and not isinstance(node.op, (*_POSITIVE, *_POSITIVE_TOO, *_OF_COUNTS)):
         return set(), None
@@ -429,9 +438,37 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 
 def is_linear(model: pm.Model, location: Variable) -> bool:
     """Return whether a variable is a linear function of the unconstrained parameters."""
-    inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
+    (of_values,) = model.replace_rvs_by_values([location])
+    return _is_linear_in(model.value_vars, of_values)
+
+
+def coefficients(model: pm.Model) -> set[Variable]:
+    """Return the free variables in the location or the linear predictor of rows, and in no other part of the model.
+
+    The set is empty if the location or the predictor is not linear in all of its free variables, and for censored rows:
+    the location of these is searched in units of their scale.
+    """
+    node = _node_of_rows(model)
+    if node is None or model.potentials or isinstance(node.op, CensoredRV):
+        return set()
+    if isinstance(node.op, _LOCATION_SCALE):
+        sums = {_location_of(node)}
+    else:
+        sums = {each for given, free in _predictors(model) for each in _sums_with_covariates(given, free)}
+    found = {rv for each in sums for rv in _reached(each, model.free_RVs)}
+    elsewhere = {*ancestors([each for rv in model.free_RVs for each in rv.owner.inputs])}
+    stand_ins = {rv: rv.type() for rv in found}
+    for each in clone_replace([*sums], stand_ins):
+        if not _is_linear_in(list(stand_ins.values()), each):
+            return set()
+    return found - elsewhere - scales_and_shapes(model)[0]
+
+
+def _is_linear_in(variables: Sequence[Variable], location: Variable) -> bool:
+    """Return whether a variable is a linear function of others."""
+    inputs = [value for value in variables if value.type.dtype in ("float32", "float64")]
     with pytensor.config.change_flags(mode=INTERPRETED):
-        (of_values,) = _with_other_arrays(model.replace_rvs_by_values([location]))
+        (of_values,) = _with_other_arrays([location])
         try:
             slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
         except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
@@ -533,7 +570,9 @@ def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> FloatArr
     for given, free in predictors:
         sums |= _sums_with_covariates(given, free)
     if len(sums) == 1:
-        intercepts = [rv for rv in _intercepts(sums.pop(), predictors[0][1]) if not model.rvs_to_transforms.get(rv)]
+        transforms = model.rvs_to_transforms
+        intercepts = _intercepts(sums.pop(), predictors[0][1])
+        intercepts = [rv for rv in intercepts if isinstance(transforms.get(rv), Itself | None)]
         first = sorted(intercepts, key=lambda rv: rv.type.ndim)[:1]
     return _which(model, parameters, first).astype(np.float64)
 

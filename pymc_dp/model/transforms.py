@@ -1,7 +1,7 @@
-"""Transforms of positive variables in the form of a model that steps use: logarithms, whatever the prior's bounds.
+"""Transforms of variables with bounds in the form of a model that steps use: the coordinates of the likelihood.
 
-Likelihoods are about normal in the logarithm of a scale or a shape. PyMC transforms a variable with bounds otherwise,
-and a precision or a variance is a power of a scale. Draws are made in coordinates without bounds (`Unbounded`).
+Likelihoods are about normal in the logarithm of a scale or a shape, and in a coefficient itself. PyMC transforms a
+variable by its bounds, and a precision or a variance is a power of a scale. Draws are made in values without bounds.
 """
 
 import math
@@ -19,11 +19,6 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.random.basic import UniformRV
 
 from pymc_dp.model.arrays import leaf_value, undimmed
-
-#: The part of the distance between bounds, on the logarithmic scale, by which searches stay off them.
-_MARGIN = 1e-3
-#: The distance that counts where one bound is zero or infinite.
-_FAR = 1.0
 
 
 class LogarithmOf(LogTransform):
@@ -54,18 +49,50 @@ class LogarithmOf(LogTransform):
         return value / self.power - np.log(np.abs(self.power))
 
     @property
-    def has_bounds(self) -> bool:
-        """Whether the variable has a bound but zero."""
-        return self.lower > 0.0 or self.upper < np.inf
+    def range(self) -> tuple[float, float]:
+        """The values at the bounds of the variable: infinite for none."""
+        ends = self.power * (math.log(self.lower) if self.lower > 0.0 else -math.inf), self.power * math.log(self.upper)
+        return min(ends), max(ends)
+
+    @property
+    def to_unbounded(self) -> Transform | None:
+        """The transform to a value without bounds; None if there are none but zero."""
+        return Unbounded(self) if self.lower > 0.0 or self.upper < np.inf else None
+
+
+class Itself(Transform):
+    """A variable with bounds is its own coordinate: a coefficient, in which the log-likelihood is about quadratic.
+
+    Parameters
+    ----------
+    lower, upper : float
+        The bounds of the variable: infinite for none.
+    to_unbounded : Transform
+        The transform of the user's model, to a value without bounds.
+    """
+
+    name = "itself"
+    ndim_supp = 0
+
+    def __init__(self, lower: float, upper: float, to_unbounded: Transform) -> None:
+        self.lower, self.upper, self.to_unbounded = lower, upper, to_unbounded
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the largest value that a search uses: those at the bounds, less a margin."""
-        least = math.log(self.lower) if self.lower > 0.0 else -math.inf
-        most = math.log(self.upper)
-        margin = _MARGIN * min(_FAR, most - least)
-        ends = self.power * (least + margin), self.power * (most - margin)
-        return min(ends), max(ends)
+        """The bounds."""
+        return self.lower, self.upper
+
+    def forward(self, value: Any, *inputs: Any) -> Any:
+        """Return the variable."""
+        return pt.tensor_copy(value)
+
+    def backward(self, value: Any, *inputs: Any) -> Any:
+        """Return the variable."""
+        return pt.tensor_copy(value)  # PyMC gives it another name
+
+    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
+        """Return zeros."""
+        return pt.zeros_like(value)
 
 
 class Unbounded(Transform):
@@ -103,28 +130,34 @@ class Unbounded(Transform):
 
 
 def without_bounds(model: pm.Model) -> dict[str, Transform]:
-    """Return the transforms of a model's logarithms with bounds to values without bounds, by name."""
-    transforms = {rv.name: transform for rv, transform in model.rvs_to_transforms.items()}
-    return {
-        name: ChainedTransform([each, Unbounded(each)])
-        for name, each in transforms.items()
-        if isinstance(each, LogarithmOf) and each.has_bounds
-    }
+    """Return the transforms of a model's variables with bounds to values without bounds, by name."""
+    found = dict[str, Transform]()
+    for rv, transform in model.rvs_to_transforms.items():
+        if isinstance(transform, LogarithmOf | Itself) and transform.to_unbounded is not None:
+            found[rv.name] = ChainedTransform([transform, transform.to_unbounded])
+    return found
 
 
-def logarithm_by_name(rv: Variable, transform: Transform | None, names: Collection[str]) -> LogarithmOf | None:
-    """Return the logarithm whose value is one of `names`, for a positive variable that has another transform."""
+def from_unbounded(transform: Transform | None) -> Transform | None:
+    """Return the last part of a transform of `without_bounds`; None for other transforms."""
+    parts = transform.transform_list if isinstance(transform, ChainedTransform) else [None]
+    return parts[-1] if isinstance(parts[0], LogarithmOf | Itself) else None
+
+
+def transform_by_name(rv: Variable, transform: Transform | None, names: Collection[str]) -> LogarithmOf | Itself | None:
+    """Return the transform whose value is one of `names`, for a variable with bounds that has another transform."""
     bounds = bounds_of(rv, transform)
-    for name in names:
-        match = re.fullmatch(re.escape(str(rv.name)) + r"_log(?:\^(.+))?__", name)
-        if match and bounds is not None:
-            found = LogarithmOf(float(match[1] or 1.0), *bounds)
-            return None if transform is not None and transform.name == found.name else found
-    return None
+    if bounds is None or transform is None:
+        return None
+    if f"{rv.name}_{Itself.name}__" in names:
+        return Itself(*bounds, transform)
+    powers = [re.fullmatch(re.escape(str(rv.name)) + r"_log(?:\^(.+))?__", name) for name in names]
+    found = [LogarithmOf(float(each[1] or 1.0), *bounds) for each in powers if each and bounds[0] >= 0.0]
+    return found[0] if found and found[0].name != transform.name else None
 
 
 def bounds_of(rv: Variable, transform: Transform | None) -> tuple[float, float] | None:
-    """Return the bounds of a positive variable that PyMC transforms by them or by its logarithm; None for others.
+    """Return the bounds of a variable that PyMC transforms by them or by its logarithm; None for others.
 
     Bounds of single numbers are read; with others the result is None.
     """
@@ -135,16 +168,14 @@ def bounds_of(rv: Variable, transform: Transform | None) -> tuple[float, float] 
     of_families = isinstance(rv.owner.op, UniformRV | TruncatedNormalRV | TruncatedRV)
     if not (of_families and isinstance(transform, IntervalTransform)):
         return None
-    bounds = [_number(each) for each in transform.args_fn(*rv.owner.inputs)]
-    lower, upper = bounds[0], np.inf if bounds[1] is None else bounds[1]
-    return (lower, upper) if lower is not None and 0.0 <= lower < upper else None
+    lower, upper = transform.args_fn(*rv.owner.inputs)
+    lower, upper = _number(lower, -np.inf), _number(upper, np.inf)
+    return (lower, upper) if lower < upper else None
 
 
-def _number(bound: Any) -> float | None:
-    """Return a bound that is a single number; None for no bound and NaN for an expression."""
+def _number(bound: Any, none: float) -> float:
+    """Return a bound that is a single number, `none` for no bound, and NaN for an expression."""
     if bound is None:
-        return None
-    bound = undimmed(bound) if isinstance(bound, Variable) else bound
-    if isinstance(bound, Constant) and bound.type.ndim == 0:
-        return float(leaf_value(bound))
-    return np.nan
+        return none
+    bound = undimmed(bound)
+    return float(leaf_value(bound)) if isinstance(bound, Constant) and bound.type.ndim == 0 else np.nan

@@ -24,6 +24,7 @@ from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, Posterior
 from pymc_dp.model.prior import Prior
+from pymc_dp.model.structure import bounds_of_parameters
 from pymc_dp.model.transforms import without_bounds
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND
@@ -282,8 +283,10 @@ class PrivateLikelihood:
         likelihood = posterior.for_model(self._dataset, parameters)
         prior, places = Prior(priors, parameters), posterior.places_of(likelihood, parameters)
         belief = Belief.from_dataset(likelihood, places)
-        start = np.where(belief.known, belief.mean, parameters.to_theta(default_point(priors)))
-        start = most_likely(prior, belief, start, ~belief.known)
+        default = parameters.to_theta(default_point(priors))
+        bounds = bounds_of_parameters(priors, parameters, default)
+        start = np.clip(np.where(belief.known, belief.mean, default), *bounds)
+        start = most_likely(prior, belief, start, ~belief.known, bounds)
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)

@@ -338,18 +338,22 @@ def updated(belief: Belief, place: int, error: float, *, noise: float, bias: flo
 
 
 def most_likely(
-    prior: PriorDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
+    prior: PriorDensity,
+    likelihood: Belief,
+    start: FloatArray,
+    hyperparameters: NDArray[np.bool_],
+    bounds: tuple[FloatArray, FloatArray] = (np.array(-np.inf), np.array(np.inf)),
 ) -> FloatArray:
     """Return about the posterior mean under the prior: a mode, with the scales of hierarchies marginalised.
 
     The joint mode of a hierarchy's scale and its members has a scale of zero. `hyperparameters`, which only the prior
     determines, are therefore moved to a mode of their marginal density, by a normal approximation of the integral over
-    the others. Parameters that are neither `hyperparameters` nor known to the likelihood stay at `start`.
+    the others. Parameters that are neither `hyperparameters` nor known to the likelihood stay at `start`. Others stay
+    within the `bounds`, shape (parameters,), between which `start` lies.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  slow to import
 
     apart = np.flatnonzero(hyperparameters)
-    block = np.flatnonzero(likelihood.known)
 
     def log_density(theta: FloatArray) -> float:
         found = prior.log_density(theta) + likelihood.log_density(theta)
@@ -360,11 +364,15 @@ def most_likely(
 
         Each Newton step is halved until the density is larger; the last one gains less than `_LEAST_GAIN`.
         """
-        value, step, curvature = log_density(theta), np.zeros_like(theta), np.zeros((0, 0))
+        value, curvature = log_density(theta), np.zeros((0, 0))
         for _ in range(_MODE_STEPS):
+            step = np.zeros_like(theta)
             try:
+                gradient = prior.gradient(theta) + likelihood.gradient(theta)
+                at_bounds = np.where(gradient > 0.0, theta >= bounds[1], theta <= bounds[0])
+                block = np.flatnonzero(likelihood.known & ~at_bounds)
                 curvature = likelihood.precision[np.ix_(block, block)] + prior_curvature(prior, theta, block)
-                step[block] = np.linalg.solve(curvature, (prior.gradient(theta) + likelihood.gradient(theta))[block])
+                step[block] = np.linalg.solve(curvature, gradient[block])
             except NUMERICAL_FAILURES:
                 if not curvature.size:
                     raise
@@ -372,11 +380,11 @@ def most_likely(
             if not np.isfinite(step).all():
                 break
             shorter = 1.0
-            while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
+            while shorter > 1e-6 and not log_density(np.clip(theta + shorter * step, *bounds)) > value:
                 shorter *= 0.5
             if shorter <= 1e-6:
                 break
-            theta = theta + shorter * step
+            theta = np.clip(theta + shorter * step, *bounds)
             before, value = value, log_density(theta)
             if value - before < _LEAST_GAIN:
                 break

@@ -336,7 +336,7 @@ class Learning:
             belief = replace(belief, noise=nothing, bias=nothing, curvature_share=0.0)
         theta, precision = found.centre.theta, belief.precision
         distance = belief.mean - theta
-        start = most_likely(prior, belief, theta, ~belief.known)
+        start = most_likely(prior, belief, theta, ~belief.known, self._regression.bounds)
         if not finite_prior_at(prior, start):  # noise has moved it out of the prior's range
             start = theta
         from_prior = prior_curvature(prior, start)

@@ -425,7 +425,7 @@ class Search(ReleasesOfSearch):
             factor = inverse @ score.noise[known]
             noise[block] = factor @ factor.T
             belief = Belief(mean, curvature.matrix, noise, np.zeros_like(noise), known)
-            found = most_likely(self._chain.prior, belief, theta, ~self._regression.known)
+            found = most_likely(self._chain.prior, belief, theta, ~self._regression.known, self._regression.bounds)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         return self._end_of(found - theta, belief, theta, np.inf)
@@ -495,7 +495,8 @@ class Search(ReleasesOfSearch):
 
     def _whole_step(self, belief: Belief, theta: FloatArray) -> FloatArray:
         """Return the step to about the posterior mean given a likelihood."""
-        step = most_likely(self._chain.prior, belief, theta, ~self._regression.known) - theta
+        known, bounds = self._regression.known, self._regression.bounds
+        step = most_likely(self._chain.prior, belief, theta, ~known, bounds) - theta
         degrees = self._regression.degrees_of_freedom
         step[degrees] = self.step_of_degrees(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
