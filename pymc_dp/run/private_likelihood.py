@@ -290,7 +290,7 @@ class PrivateLikelihood:
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)
-        kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
+        kernel = FreeHMC(target, start, curvature, np.random.default_rng(0), bounds)
         return _Pilot(priors, prior, belief, curvature, kernel, likelihood)
 
     def _with_other_priors(self, pilot: _Pilot) -> xr.Dataset:

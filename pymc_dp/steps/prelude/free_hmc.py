@@ -18,13 +18,16 @@ _TRAJECTORIES_OF_A_ROUND = 250
 _MEASURED_TRAJECTORIES = 1000
 _MOST_GRADIENTS_APART = 400
 _WINDOW = 5.0
+_MOST_REFLECTIONS = 20  # in one step
+NO_BOUNDS = np.array(-np.inf), np.array(np.inf)
 
 
 class FreeHMC:
     """A Markov kernel that leaves a free log-density invariant and is reversible.
 
     It is adapted in a pilot, with public randomness, from a point `theta` near the density's mode, where `curvature` is
-    about its negative second derivative. Trajectories never end at points of zero density.
+    about its negative second derivative. Trajectories never end at points of zero density. At `bounds` of parameters,
+    shape (parameters,), they are reflected.
 
     Attributes
     ----------
@@ -40,11 +43,20 @@ class FreeHMC:
     Notes
     -----
     Step sizes and lengths of trajectories are random and independent of the position, which keeps the kernel
-    reversible. Their ranges are adapted in the pilot and fixed afterwards.
+    reversible. Their ranges are adapted in the pilot and fixed afterwards. Reflections: Afshar and Domke (2015),
+    Reflection, refraction, and Hamiltonian Monte Carlo, NIPS.
     """
 
-    def __init__(self, target: LogDensity, theta: FloatArray, curvature: FloatArray, rng: np.random.Generator) -> None:
-        self._target = target
+    def __init__(
+        self,
+        target: LogDensity,
+        theta: FloatArray,
+        curvature: FloatArray,
+        rng: np.random.Generator,
+        bounds: tuple[FloatArray, FloatArray] = NO_BOUNDS,
+    ) -> None:
+        self._target, self._bounds = target, bounds
+        self._has_bounds = bool(np.isfinite(np.concatenate([np.ravel(end) for end in bounds])).any())
         self.step_size = 0.5
         self.theta = theta
         self.covariance = positive_definite(np.linalg.inv(positive_definite(curvature)))
@@ -107,7 +119,10 @@ class FreeHMC:
         with np.errstate(over="ignore", invalid="ignore"):
             for leap in range(1, leapfrogs + 1):
                 moved = moved + step_size * kick
-                end = theta + factor @ moved
+                if self._has_bounds:
+                    end, moved, kick = self._reflected(theta, end, moved, kick)
+                else:
+                    end = theta + factor @ moved
                 part = step_size if leap < leapfrogs else 0.5 * step_size
                 kick = kick + part * factor.T @ self._target.gradient(end)
             change = self._target.log_density(end) - 0.5 * kick @ kick - energy
@@ -115,6 +130,27 @@ class FreeHMC:
         if not np.isfinite(change):
             return theta, 0.0, turned
         return (end if log_uniform < change else theta), float(np.exp(min(0.0, float(change)))), turned
+
+    def _reflected(
+        self, theta: FloatArray, before: FloatArray, moved: FloatArray, kick: FloatArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return point, displacement and velocity after a straight move from `before`, reflected at the bounds.
+
+        Displacement from `theta` and velocity are standardised. With many reflections the point is not finite.
+        """
+        for _ in range(_MOST_REFLECTIONS):
+            end = theta + self._factor @ moved
+            bound = np.where(end < self._bounds[0], self._bounds[0], self._bounds[1])
+            crosses = (end < self._bounds[0]) | (end > self._bounds[1])
+            if not crosses.any():
+                return end, moved, kick
+            parts = np.divide(bound - before, end - before, out=np.full(end.size, np.inf), where=crosses)
+            first = int(np.argmin(parts))
+            before = before + parts[first] * (end - before)
+            normal = self._factor[first] / (self._factor[first] @ self._factor[first])
+            moved = moved - 2.0 * (end[first] - bound[first]) * normal
+            kick = kick - 2.0 * (self._factor[first] @ kick) * normal
+        return np.full(theta.size, np.nan), moved, kick
 
 
 def _independence(draws: FloatArray) -> int:

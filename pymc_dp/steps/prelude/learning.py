@@ -365,7 +365,8 @@ class Learning:
 
     def _known(self, chain: ChainAccess, expansion: Expansion, noise_per_bound: float) -> Approximation:
         """Return the approximation: a sampler of the surrogate, and diagnostics."""
-        kernel = FreeHMC(expansion.surrogate, expansion.mode, expansion.precision, np.random.default_rng(0))
+        bounds, rng = self._regression.bounds, np.random.default_rng(0)
+        kernel = FreeHMC(expansion.surrogate, expansion.mode, expansion.precision, rng, bounds)
         belief = expansion.belief
         figures, by_parameter = dict.fromkeys(SURROGATE_FIGURES, np.nan), dict[str, FloatArray]()
         if self.control_variates:  # else the expansion is no part of the target
