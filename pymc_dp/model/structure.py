@@ -1,5 +1,6 @@
 """Facts of a model's graph and of the shapes of its data. No value of the rows is read."""
 
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second, add, exp, identity, sub
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, get_constant_idx
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
@@ -562,19 +564,25 @@ def in_predictor(model: pm.Model, parameters: ParameterVector) -> Which:
 def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> FloatArray:
     """Return a direction along which the linear predictor of every row rises by 1, shape (parameters,).
 
-    The direction is that of an intercept: a free scalar that is one term of the predictor and in no other term, or else
-    a free vector of which each row adds one entry. Zero if the graph shows no intercept, such as with a column of ones.
+    The direction is that of an intercept: a free scalar or an entry of a free vector that is one term of the predictor,
+    and in no other, or else a free vector of which each row adds one entry. Zero if the graph shows no intercept, such
+    as with a column of ones.
     """
     predictors, first = _predictors(model), list[Variable]()
     sums = set[Variable]()
     for given, free in predictors:
         sums |= _sums_with_covariates(given, free)
     if len(sums) == 1:
-        transforms = model.rvs_to_transforms
-        intercepts = _intercepts(sums.pop(), predictors[0][1])
-        intercepts = [rv for rv in intercepts if isinstance(transforms.get(rv), Itself | None)]
-        first = sorted(intercepts, key=lambda rv: rv.type.ndim)[:1]
-    return _which(model, parameters, first).astype(np.float64)
+        intercepts = [
+            each
+            for each in _intercepts(sums.pop(), predictors[0][1])
+            if isinstance(model.rvs_to_transforms.get(_chosen(each)[0]), Itself | None)
+        ]
+        first = sorted(intercepts, key=lambda each: each.type.ndim)[:1]
+    rise = _which(model, parameters, [_chosen(each)[0] for each in first]).astype(np.float64)
+    for each in first:
+        rise[rise == 1.0] = _chosen(each)[1]
+    return rise
 
 
 def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]:
@@ -596,16 +604,16 @@ def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]
 
 
 def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
-    """Return free scalars that are terms of a sum, and free vectors of which one entry is a term for each row.
+    """Return free scalars and entries of free vectors that are terms of a sum, and vectors with a term for each row.
 
-    Variables in further terms are left out, since the sum then does not rise by 1.
+    Variables and entries in further terms are left out, since the sum then does not rise by 1.
     """
     terms, seen, ahead = list[tuple[Variable, bool, bool]](), set[Variable](), [(predictor, True, False)]
     while ahead:
         variable, added, one_entry = ahead.pop()
         variable = undimmed(variable)
         node = variable.owner
-        if node is None or variable in seen or variable in free:
+        if node is None or variable in seen or _chosen(variable)[0] in free:
             terms.append((variable, added, one_entry))
             continue
         seen.add(variable)
@@ -618,12 +626,33 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
             ahead.append((node.inputs[0], added, True))
         else:
             terms.append((variable, added, one_entry))
-    reached = [_reached(term, free) for term, _, _ in terms]
     return [
         term
         for term, added, one_entry in terms
-        if added and term in free and term.type.ndim <= int(one_entry) and sum(term in each for each in reached) == 1
+        if added
+        and _chosen(term)[0] in free
+        and term.type.ndim <= int(one_entry)
+        and sum(_reaches(each, term) for each, _, _ in terms) == 1
     ]
+
+
+def _chosen(variable: Variable) -> tuple[Variable, Which]:
+    """Return the vector of which a variable is a slice with constant ends, and the entries; else itself and all."""
+    node = variable.owner
+    if node is not None and isinstance(node.op, Subtensor) and node.inputs[0].type.ndim == 1:
+        vector, length = node.inputs[0], node.inputs[0].type.shape[0]
+        with contextlib.suppress(NotScalarConstantError):
+            index = get_constant_idx(node.op.idx_list, node.inputs, only_process_constants=True)
+            if length is not None:
+                return vector, np.isin(np.arange(length), np.arange(length)[tuple(index)])
+    return variable, np.ones((), dtype=np.bool_)
+
+
+def _reaches(term: Variable, variable: Variable) -> bool:
+    """Return whether a term depends on a variable, or on the entry of a vector that it is."""
+    vector, entry = _chosen(variable)
+    others = [each for each in ancestors([term]) if _chosen(each)[0] is vector and not (entry & _chosen(each)[1]).any()]
+    return vector in ancestors([term], blockers=others)
 
 
 def _reached(variable: Variable, free: Collection[Variable]) -> set[Variable]:
