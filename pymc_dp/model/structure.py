@@ -661,7 +661,7 @@ def _reached(variable: Variable, free: Collection[Variable]) -> set[Variable]:
 
 
 def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
-    """Return the parameters of the rows' distribution that depend on covariates, with their free variables.
+    """Return parameters with covariates of the rows' distribution and its components, and their free variables.
 
     Free variables that are also in parameters without covariates are left out. Empty without covariates, and if several
     such parameters have different free variables.
@@ -670,7 +670,13 @@ def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
     if node is None:
         return []
     with_covariates, alone = list[tuple[Variable, set[Variable]]](), set[Variable]()
-    for given in node.inputs:
+    ahead = [*node.inputs]
+    while ahead:
+        given = ahead.pop()
+        component = given.owner is not None and given not in model.free_RVs
+        if component and isinstance(given.owner.op, RandomVariable | SymbolicRandomVariable):
+            ahead += given.owner.inputs
+            continue
         free = _reached(given, model.free_RVs)
         if _has_covariates(given, model.free_RVs):
             with_covariates += [(given, free)] if free else []

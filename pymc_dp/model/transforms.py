@@ -67,14 +67,14 @@ class Itself(Transform):
     ----------
     lower, upper : float
         The bounds of the variable: infinite for none.
-    to_unbounded : Transform
-        The transform of the user's model, to a value without bounds.
+    to_unbounded : Transform or None
+        The transform of the user's model, to a value without bounds; None if it has none.
     """
 
     name = "itself"
     ndim_supp = 0
 
-    def __init__(self, lower: float, upper: float, to_unbounded: Transform) -> None:
+    def __init__(self, lower: float, upper: float, to_unbounded: Transform | None) -> None:
         self.lower, self.upper, self.to_unbounded = lower, upper, to_unbounded
 
     @property
@@ -145,12 +145,14 @@ def from_unbounded(transform: Transform | None) -> Transform | None:
 
 
 def transform_by_name(rv: Variable, transform: Transform | None, names: Collection[str]) -> LogarithmOf | Itself | None:
-    """Return the transform whose value is one of `names`, for a variable with bounds that has another transform."""
-    bounds = bounds_of(rv, transform)
-    if bounds is None or transform is None:
+    """Return the transform whose value is one of `names`, for a variable that has another transform; else None."""
+    bounds = (-np.inf, np.inf) if transform is None else bounds_of(rv, transform)
+    if bounds is None:
         return None
     if f"{rv.name}_{Itself.name}__" in names:
         return Itself(*bounds, transform)
+    if transform is None:
+        return None
     powers = [re.fullmatch(re.escape(str(rv.name)) + r"_log(?:\^(.+))?__", name) for name in names]
     found = [LogarithmOf(float(each[1] or 1.0), *bounds) for each in powers if each and bounds[0] >= 0.0]
     return found[0] if found and found[0].name != transform.name else None

@@ -14,7 +14,8 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.centring import centred, form_of
 from pymc_dp.model.origins import shares_tables
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.structure import in_likelihood
+from pymc_dp.model.structure import bounds_of_parameters, in_likelihood
+from pymc_dp.model.transforms import Itself, LogarithmOf
 from pymc_dp.model.view import read
 
 GROUPS, ROWS = 4, 60
@@ -498,3 +499,169 @@ def test_a_step_with_variables_moves_those_of_the_model_as_it_was_written():
 def test_initial_values_of_what_was_replaced_are_refused_by_name():
     with written(intercepts), pytest.raises(InvalidArgument, match=r"initvals names \['z'\].*z_centred"):
         pm.sample(budget=dp.PrivacyBudget(1.0, 1e-6), initvals={"z": np.zeros(GROUPS)}, **QUIET)
+
+
+def line():
+    return pm.Normal("a") + pm.Normal("b") * pm.Data("x", X)
+
+
+def on_line(scale, family=pm.Normal, **others):
+    """Return a function that makes rows of a location-scale family, with a scale that `scale` makes."""
+    return lambda: family("y", mu=line(), sigma=scale(), **{name: make() for name, make in others.items()}, observed=Y)
+
+
+COUNTS = np.arange(ROWS) % 5
+
+
+def counts(alpha, predictor=line):
+    mean = lambda: pm.math.exp(predictor())  # noqa: E731
+    return lambda: pm.NegativeBinomial("y", mu=mean(), alpha=alpha(), observed=COUNTS)
+
+
+def zeros():
+    psi = pm.Uniform("psi", 0.0, 1.0)
+    pm.ZeroInflatedNegativeBinomial("y", psi=psi, mu=pm.math.exp(line()), alpha=uniform(), observed=COUNTS)
+
+
+def as_it_is(predictor):
+    return lambda: pm.Normal("y", mu=predictor(), sigma=pm.HalfNormal("sigma"), observed=Y)
+
+
+def of_groups():
+    levels = pm.Normal("level", pm.Uniform("mu", -9.0, 9.0), pm.Uniform("tau", 0.0, 9.0), shape=GROUPS)
+    pm.Normal("y", levels[pm.Data("g", GROUP)], pm.Uniform("s", 0.0, 9.0, shape=GROUPS)[GROUP], observed=Y)
+
+
+def with_potential():
+    pm.Potential("p", -pm.Uniform("b", 0.0, 9.0))
+    as_it_is(lambda: pm.Normal("a") + pm.modelcontext(None)["b"] * pm.Data("x", X))()
+
+
+def uniform(name="s"):
+    return pm.Uniform(name, 0.0, 9.0)
+
+
+#: Models, and the variables whose transforms change: to multiples of their logarithms, or to none ("itself").
+CHANGED = {
+    "a scale": (on_line(uniform), {"s": 1.0}),
+    "a scale at most 1": (on_line(lambda: pm.Uniform("s", 0.0, 1.0)), {"s": 1.0}),
+    "a truncated scale": (on_line(lambda: pm.TruncatedNormal("s", 1.0, 2.0, lower=0.0)), {"s": 1.0}),
+    "a precision": (on_line(lambda: pm.Gamma("s", 1.0, 1.0) ** -0.5), {"s": -0.5}),
+    "a variance": (on_line(lambda: pm.math.sqrt(pm.Deterministic("v", uniform()))), {"s": 0.5}),
+    "a multiple": (on_line(lambda: 3.0 * pm.HalfNormal("s")), {}),
+    "no power": (on_line(lambda: 3.0 + pm.HalfNormal("s")), {}),
+    "a function of rows": (on_line(lambda: uniform() * pm.Data("w", np.abs(X))), {"s": 1.0}),
+    "degrees of freedom": (
+        on_line(uniform, pm.StudentT, nu=lambda: pm.Uniform("nu", 2.0, 60.0)),
+        {"s": 1.0, "nu": 1.0},
+    ),
+    "negative bounds": (on_line(lambda: 9.0 + pm.Uniform("s", -3.0, 9.0)), {}),
+    "bounds that vary": (on_line(lambda: pm.Uniform("s", 0.0, pm.HalfNormal("upper"))), {}),
+    "scales of groups, and priors of levels": (of_groups, {"s": 1.0}),
+    "a shape": (counts(uniform), {"s": 1.0}),
+    "a shape and a share": (zeros, {"s": 1.0}),
+    "a coefficient": (as_it_is(lambda: pm.Normal("a") + uniform() * pm.Data("x", X)), {"s": None}),
+    "a positive coefficient": (as_it_is(lambda: pm.Normal("a") + pm.HalfNormal("s") * pm.Data("x", X)), {"s": None}),
+    "an intercept": (counts(lambda: 2.0, lambda: uniform() + pm.Normal("b") * pm.Data("x", X)), {"s": None}),
+    "a product": (as_it_is(lambda: pm.HalfNormal("s") * (pm.Normal("a") + pm.Data("x", X))), {}),
+    "a power of a coefficient": (as_it_is(lambda: pm.Normal("a") + pm.Data("x", X) ** uniform()), {}),
+    "a coefficient and a prior": (
+        as_it_is(lambda: pm.Normal("b", 0.0, (s := uniform())) + s * pm.Data("x", X)),
+        {},
+    ),
+    "a coefficient and a potential": (with_potential, {}),
+}
+
+
+def built(name):
+    with pm.Model() as model:
+        CHANGED[name][0]()
+    return model
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_scales_and_shapes_are_logarithms_and_coefficients_themselves(name):
+    model = built(name)
+    form, found = centred(model), {}
+    for rv in form.free_RVs:
+        transform = form.rvs_to_transforms[rv]
+        if transform is not model.rvs_to_transforms[model[rv.name]]:
+            found[rv.name] = transform.power if isinstance(transform, LogarithmOf) else None
+            assert isinstance(transform, LogarithmOf | Itself)
+    assert found == CHANGED[name][1]
+    assert (form is model) == (not found)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, changed) in CHANGED.items() if changed])
+def test_the_law_is_the_same_with_other_transforms(name):
+    """The log-density of the user's variables, free of Jacobians, at the same values."""
+    model = built(name)
+    form = centred(model)
+    parameters = ParameterVector(form)
+    bounds = bounds_of_parameters(form, parameters, parameters.to_theta(form.initial_point(0)))
+    point = parameters.to_point(np.clip(0.3 + 0.1 * np.arange(parameters.size), *bounds))
+    pairs = [(rv, model.rvs_to_transforms[model[rv.name]]) for rv in form.free_RVs]
+    forward = [rv if each is None else each.forward(rv, *rv.owner.inputs) for rv, each in pairs]
+    values = form.replace_rvs_by_values(forward)
+    moved = pm.compile(form.value_vars, values, mode=INTERPRETED, on_unused_input="ignore")(*point.values())
+    of_user = dict(zip([value.name for value in model.value_vars], moved, strict=True))
+    densities = [each.compile_logp(jacobian=False, mode=INTERPRETED) for each in (model, form)]
+    assert densities[0](of_user) == pytest.approx(densities[1](point), rel=1e-9)
+    assert np.isfinite(densities[1](point))
+
+
+def test_priors_alone_are_written_in_the_coordinates_of_a_likelihood():
+    with pm.Model() as priors:
+        pm.Uniform("s", 0.0, 9.0)
+        pm.HalfNormal("b")
+        pm.Gamma("tau", 1.0, 1.0)
+    names = ["s_log__", "b_itself__", "tau_log^-0.5__"]
+    form = form_of(priors, names)
+    assert [value.name for value in form.value_vars] == names
+    assert form_of(priors, ["s_log__", "another"]) is priors
+    assert form_of(priors, ["s_interval__"]) is priors
+
+
+def bounded_table():
+    random = np.random.default_rng(4)
+    x = random.normal(size=(5000, 2))
+    return x, 30.0 + x @ [1.0, 0.0] + 4.0 * random.normal(size=5000)
+
+
+BOUNDED = {
+    "a scale": lambda: {"sigma": pm.Uniform("s", 0.0, 50.0)},
+    "a precision": lambda: {"tau": pm.Gamma("s", 0.1, 0.1)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_private_posterior_with_bounds_is_that_without(name):
+    """A scale far from its start, and coefficients that are at least zero: one is, one is not."""
+    x, y = bounded_table()
+    with pm.Model() as model:
+        mean = pm.Uniform("a", -100.0, 100.0) + pm.Data("x", x) @ pm.HalfNormal("b", 2.0, shape=2)
+        pm.Normal("y", mean, **BOUNDED[name](), observed=y)
+    released = dp.private_likelihood(model=model, budget=dp.PrivacyBudget(8.0, 1e-6), insecure_seed=1)
+    tree = released.sample(500, chains=2, cores=1, random_seed=1, **QUIET)
+    draws = tree["posterior"].to_dataset()
+    scale = draws["s"] if name == "a scale" else draws["s"] ** -0.5
+    of_rows = 4.0 / np.sqrt(5000)
+    assert float(draws["a"].mean()) == pytest.approx(30.0, abs=6.0 * of_rows)
+    assert float(scale.mean()) == pytest.approx(4.0, abs=6.0 * of_rows)
+    assert float(draws["b"].mean(("chain", "draw"))[0]) == pytest.approx(1.0, abs=6.0 * of_rows)
+    assert float(draws["b"].min()) > 0.0
+    assert float(draws["b"].mean(("chain", "draw"))[1]) < 5.0 * of_rows
+    assert float(tree["sample_stats"]["diverging"].mean()) < 0.01
+    own = released.model()
+    with own:
+        again = pm.sample(300, tune=500, chains=2, cores=1, random_seed=1, **QUIET)
+    for place in range(2):
+        both = [each["posterior"]["b"].values[..., place] for each in (tree, again)]
+        assert abs(both[0].mean() - both[1].mean()) < 0.5 * both[0].std()
+    with pm.Model() as others:
+        pm.Normal("a", 0.0, 100.0, transform=None)
+        pm.TruncatedNormal("b", 0.0, 2.0, lower=0.0, shape=2)
+        pm.HalfNormal("s", 9.0)
+    changed = released.sample(300, priors=others, chains=2, cores=1, random_seed=1, **QUIET)["posterior"]
+    assert float(changed["b"].min()) > 0.0

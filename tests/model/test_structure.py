@@ -352,6 +352,10 @@ def test_along_which_direction_all_linear_predictors_rise():
     def many_zeros():
         pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=exp(Normal("a") + slopes()), observed=counts)
 
+    def many_zeros_and_a_shape():
+        psi, alpha, mean = pm.Beta("psi", 1, 1), pm.HalfNormal("alpha"), exp(Normal("a") + slopes())
+        pm.ZeroInflatedNegativeBinomial("y", psi=psi, mu=mean, alpha=alpha, observed=counts)
+
     def by_sd():
         pm.Gamma("y", mu=exp(Normal("a") + slopes()), sigma=pm.HalfNormal("sd"), observed=counts + 1.0)
 
@@ -387,7 +391,13 @@ def test_along_which_direction_all_linear_predictors_rise():
         (poisson(lambda: member(levels()) + slopes() + Normal("a")), ["a"]),
         (poisson(lambda: member(Normal("a") + pm.HalfNormal("tau") * levels()) + slopes()), ["a"]),
         (poisson(lambda: member(levels()) * pm.Data("z", x[:, 0]) + slopes()), []),
-        (poisson(lambda: levels()[0] + slopes()), []),
+        (poisson(lambda: levels()[0] + slopes()), ["level[0]"]),
+        (poisson(lambda: (b := levels())[0] + b[1] * x[:, 0] + b[2] * x[:, 1]), ["level[0]"]),
+        (poisson(lambda: (b := levels())[-1] + pm.math.dot(x, b[:2])), ["level[2]"]),
+        (poisson(lambda: (b := levels())[0] + pm.math.dot(x, b[:2])), []),
+        (poisson(lambda: (b := levels())[0] + b.sum() * x[:, 0]), []),
+        (poisson(lambda: pm.HalfNormal("c", shape=3)[0] + slopes()), []),
+        (poisson(lambda: levels()[pm.Data("which", np.array([0]))[0]] + slopes()), []),
         (poisson(difference), []),
         (poisson(centred), []),
         *((poisson(twice(of_a)), []) for of_a in (lambda a: a + a, lambda a: a - a + 1, lambda a: a + exp(a))),
@@ -397,6 +407,7 @@ def test_along_which_direction_all_linear_predictors_rise():
         (beta_binomial, ["a"]),
         (exposed, ["a"]),
         (many_zeros, ["a"]),
+        (many_zeros_and_a_shape, ["a"]),
         (lambda: pm.HurdlePoisson("y", 0.5, exp(Normal("a") + slopes()), observed=counts), ["a"]),
         (
             lambda: pm.Censored(

@@ -414,6 +414,19 @@ def test_the_most_likely_point_under_a_normal_prior_is_the_posterior_mean():
     np.testing.assert_allclose(most_likely(prior, found, start, np.zeros(SIZE, dtype=bool)), expected, rtol=1e-6)
 
 
+def test_the_most_likely_point_within_bounds_is_that_of_the_rest_where_one_is_at_its_bound():
+    found, prior = belief([score(MAXIMUM + 0.2, 50.0)]), Normal([1.0, 1.0, 1.0], [0.05, 1.0, 3.0])
+    precision = found.precision + np.diag(prior.precision)
+    slope = found.precision @ found.mean + prior.precision * prior.mean
+    free = np.linalg.solve(precision, slope)
+    bounds = np.full(SIZE, -np.inf), np.array([free[0] - 1.0, np.inf, np.inf])
+    rest = np.linalg.solve(precision[1:, 1:], slope[1:] - precision[1:, 0] * bounds[1][0])
+    start = np.full(SIZE, -4.0)
+    at = most_likely(prior, found, start, np.zeros(SIZE, dtype=bool), bounds)
+    np.testing.assert_allclose(at, [bounds[1][0], *rest], rtol=1e-6)
+    assert not np.allclose(rest, free[1:], rtol=1e-3)
+
+
 class Hierarchy:
     """Members N(mu, tau²), mu N(0, 50²), log tau N(0, 2²): mu and log tau come first."""
 

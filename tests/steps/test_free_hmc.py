@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.free_hmc import NO_BOUNDS, FreeHMC
 
 pytestmark = pytest.mark.production
 
@@ -20,6 +20,7 @@ class Banana:
     """Standard normal in (theta_1, (theta_2 + bend (theta_1² - 1)) / width): its arms are long and thin."""
 
     bend, width = 1.0, 0.06
+    bounds = NO_BOUNDS
 
     def log_density(self, theta):
         return -0.5 * theta[0] ** 2 - 0.5 * self._across(theta) ** 2
@@ -49,6 +50,17 @@ class WalledBanana(Banana):
         return both[both[:, 0] > self.wall][:draws]
 
 
+class BoundedBanana(Banana):
+    """The part of a shorter and wider one between bounds, one of which is across an arm."""
+
+    bend, width = 0.5, 0.4
+    bounds = np.array([-1.2, -np.inf]), np.array([np.inf, 0.9])
+
+    def exact(self, draws, rng):
+        both = super().exact(4 * draws, rng)
+        return both[np.all((both >= self.bounds[0]) & (both <= self.bounds[1]), axis=1)][:draws]
+
+
 def statistics_of(theta):
     """Return what tells bent densities apart, shape (draws, statistics)."""
     first, second = np.atleast_2d(theta).T
@@ -61,8 +73,12 @@ def limit(n_statistics):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(Banana, marks=pytest.mark.slow), pytest.param(WalledBanana, marks=pytest.mark.nightly)],
-    ids=["banana", "walled"],
+    params=[
+        pytest.param(Banana, marks=pytest.mark.slow),
+        pytest.param(WalledBanana, marks=pytest.mark.nightly),
+        pytest.param(BoundedBanana, marks=pytest.mark.slow),
+    ],
+    ids=["banana", "walled", "bounded"],
 )
 def target(request):
     return request.param()
@@ -76,7 +92,7 @@ PILOTS = 8
 def kernels(target):
     """Kernels that were adapted in pilots of their own."""
     start, curvature = np.array([0.5, 0.75]), np.diag([1.0, 300.0])
-    return [FreeHMC(target, start, curvature, np.random.default_rng(seed)) for seed in range(PILOTS)]
+    return [FreeHMC(target, start, curvature, np.random.default_rng(seed), target.bounds) for seed in range(PILOTS)]
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +143,20 @@ def test_the_kernel_is_reversible(target, kernel):
     differences = np.array([before[:, i] * after[:, j] - before[:, j] * after[:, i] for i, j in pairs])
     errors = differences.std(axis=1) / np.sqrt(len(starts))
     assert np.all(np.abs(differences.mean(axis=1)) < limit(len(pairs)) * errors)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_reflected_move_is_undone_by_the_opposite_velocity_which_has_the_same_length(seed):
+    rng = np.random.default_rng(seed)
+    kernel = object.__new__(FreeHMC)
+    kernel._bounds = np.array([-1.0, -np.inf, 0.0]), np.array([1.0, 0.5, np.inf])
+    kernel._factor = np.linalg.cholesky(np.cov(rng.normal(size=(3, 9))))
+    theta, velocity = np.array([0.3, -0.4, 0.6]), 3.0 * rng.normal(size=3)
+    end, moved, kick = kernel._reflected(theta, theta, velocity, velocity)
+    assert np.all((end >= kernel._bounds[0]) & (end <= kernel._bounds[1]))
+    assert kick @ kick == pytest.approx(velocity @ velocity)
+    np.testing.assert_allclose(theta + kernel._factor @ moved, end)
+    np.testing.assert_allclose(kernel._reflected(end, end, -kick, -kick)[0], theta, atol=1e-9)
 
 
 class Quartic:

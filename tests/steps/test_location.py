@@ -21,6 +21,7 @@ from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.free_hmc import NO_BOUNDS
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame, prior_information
 from pymc_dp.steps.prelude.regression import Regression
@@ -607,15 +608,16 @@ class NormalPrior:
         return -np.diag(self.information)
 
 
-def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
+def step_from_zero(mean, information, prior, *, known, scales, degrees=(), bounds=NO_BOUNDS):
     """Step to a maximum that is hardly in doubt, by a trust region that holds nothing; return search and end."""
     known, size = np.array(known), len(known)
     nothing = np.zeros((size, size))
     belief = Belief(np.array(mean), np.diag(information), nothing, nothing, known)
     search = object.__new__(Search)
     search.places, search._of_prior = known, None
-    search._regression = SimpleNamespace(
-        scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
+    degrees = np.array(degrees, dtype=np.intp)
+    search._regression = Regression(
+        np.zeros(size), known, np.array(scales, dtype=np.intp), degrees_of_freedom=degrees, bounds=bounds
     )
     search._chain = SimpleNamespace(n_units=100, prior=prior)
     return search, search._moved_to_mean(belief, np.zeros(size), 1e9)
@@ -626,6 +628,36 @@ def test_a_step_changes_no_scale_by_more_than_a_factor_of_e(mean):
     prior = NormalPrior([1e-9, 1e-9])
     _, end = step_from_zero([7.0, mean], [10.0, 10.0], prior, known=[True, True], scales=[1])
     np.testing.assert_allclose(end, [7.0, np.clip(mean, -1.0, 1.0)], rtol=1e-6)
+
+
+def test_a_step_ends_at_the_bounds_of_priors():
+    prior, bounds = NormalPrior([1e-9, 1e-9]), (np.array([-np.inf, -0.3]), np.array([2.0, np.inf]))
+    _, end = step_from_zero([7.0, -1.0], [10.0, 10.0], prior, known=[True, True], scales=[1], bounds=bounds)
+    np.testing.assert_allclose(end, [2.0, -0.3])
+
+
+@pytest.mark.parametrize(("rises", "end"), [(1.0, 0.5), (-1.0, -0.2)])
+def test_a_binary_search_stays_within_the_bounds_of_priors(rises, end):
+    search, asked = object.__new__(Search), []
+    bounds = np.array([-0.2]), np.array([0.5])
+    search._regression = Regression(np.zeros(1), np.array([True]), np.array([0]), bounds=bounds)
+    made = SimpleNamespace(value=np.array([100.0 * rises]), noise_std=1.0)
+    release = lambda query: asked.append(query.theta[0]) or made  # noqa: E731
+    search._chain = SimpleNamespace(release=release, prior=NormalPrior([1.0]))
+    assert search._bisected(np.zeros(1), first=True) == end
+    assert asked[0] == 0.0
+    assert min(asked[1:]) == max(asked[1:]) == end
+
+
+def test_a_scale_changes_within_the_bounds_of_priors():
+    search = object.__new__(SearchForLocation)
+    bounds = np.array([-np.inf, -np.inf]), np.array([np.inf, 0.5])
+    search._regression = Regression(np.zeros(2), np.ones(2, bool), np.array([1]), np.array([1]), bounds=bounds)
+    search._scale = 1
+    curvature = KnownCurvature(np.eye(2), np.eye(2), 1.0, Frame(np.eye(2), np.eye(2)), np.ones(2, bool))
+    end, found = search._at_other_scale(np.zeros(2), curvature, 3.0)
+    np.testing.assert_allclose(end, [0.0, 0.5])
+    assert found.matrix[0, 0] == pytest.approx(np.exp(-1.0))
 
 
 def test_a_step_of_degrees_of_freedom_is_one_of_their_inverse():

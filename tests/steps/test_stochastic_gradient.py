@@ -227,6 +227,18 @@ def test_a_point_outside_the_numbers_ends_the_move_and_asks_nothing(name):
     assert step.transition(MEAN).stats["accepted"]
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_point_beyond_the_bounds_of_a_prior_is_refused(name, monkeypatch):
+    """Gradients do not show the bounds: that of a uniform prior is zero everywhere."""
+    step_class, settings = SAMPLERS[name]
+    step = started(step_class, NormalCurator(0, 0.0, 0.0), **settings)
+    assert step.transition(MEAN).stats["accepted"]
+    monkeypatch.setattr(type(step.target), "free", lambda self, point: -np.inf)
+    moved = step.transition(MEAN)
+    assert not moved.stats["accepted"]
+    np.testing.assert_array_equal(moved.theta, MEAN)
+
+
 def test_the_budget_chooses_the_friction_whose_noise_it_can_pay_for():
     with gaussian_model(gaussian_data(400)):
         budget = dp.PrivacyBudget(1.0, 1e-6, "add-remove")
