@@ -12,7 +12,7 @@ Statistical Science 22.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -48,9 +48,10 @@ _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 _CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
 _POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
 
-#: By the user's model: the objects that its centred form was made of, and that form; None if there is no other form.
-_made: WeakKeyDictionary[pm.Model, tuple[list[object], pm.Model | None]] = WeakKeyDictionary()
-#: The user's models, by their centred forms.
+#: By a model: the objects that its form was made of, and that form; None if there is no other form.
+_Forms = WeakKeyDictionary[pm.Model, tuple[list[object], pm.Model | None]]
+_centred, _with_coordinates = _Forms(), _Forms()
+#: The models of which forms were made.
 _written: WeakKeyDictionary[pm.Model, ref[pm.Model]] = WeakKeyDictionary()
 
 
@@ -63,19 +64,31 @@ def centred(model: pm.Model) -> pm.Model:
     ``<name>_less_mean``, and by ``<name>_mean``; a random walk is replaced by ``<name>_start`` and ``<name>_steps``.
     The replaced variables become deterministic variables of the same names. Data and dims are shared with the model.
     """
+    return _form(model, _centred, _first_rewriting)
+
+
+def in_coordinates(model: pm.Model) -> pm.Model:
+    """Return the centred form of a model in which variables with bounds have the coordinates of the likelihood.
+
+    They are logarithms of scales and shapes, and coefficients themselves: see `pymc_dp.model.transforms`. Names of
+    variables are the same. The same object each time; the centred form itself if no transform is replaced.
+    """
+    return _form(centred(model), _with_coordinates, _coordinates)
+
+
+def _form(model: pm.Model, made: _Forms, first_rewriting: Callable[[pm.Model], "_Rewriting | None"]) -> pm.Model:
+    """Return a model after rewritings, until there is none."""
     written = {*model.named_vars}
     made_of = [*model.named_vars.values(), *model.rvs_to_initial_values.values(), *model.rvs_to_transforms.values()]
-    of_last, found = _made.get(model, ([], None))
+    of_last, found = made.get(model, ([], None))
     if len(of_last) != len(made_of) or any(one is not other for one, other in zip(of_last, made_of, strict=True)):
         found = None
-        while (rewriting := _first_rewriting(found or model)) is not None:
+        while (rewriting := first_rewriting(found or model)) is not None:
             found = _rewritten(found or model, rewriting, written)
-        while transforms := _coordinates(found or model):
-            found = _rewritten(found or model, _Rewriting(None, {}, [], transforms), written)
         if found is not None:
             origins.note_as_of(found, model)
             _written[found] = ref(model)
-        _made[model] = made_of, found
+        made[model] = made_of, found
     if found is None:
         return model
     found.coords.update(model.coords)  # pm.set_data may have changed them
@@ -84,19 +97,20 @@ def centred(model: pm.Model) -> pm.Model:
 
 
 def as_written(model: pm.Model) -> pm.Model:
-    """Return the user's model of a centred form; any other model itself."""
+    """Return the model of which a form was made; any other model itself."""
     found = _written.get(model)
     return model if found is None else found() or model
 
 
 def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
-    """Return the form of a model that has all `names` as free or value variables: the centred one if both have them.
+    """Return the form of a model that has all `names` as free or value variables: a centred one if it has them.
 
-    Of priors alone, variables with bounds have the transforms that the names tell.
+    Of priors alone, variables have the transforms that the names tell.
     """
     form, wanted = centred(model), set(names)
-    if wanted <= _names_in(form):
-        return form
+    for each in (in_coordinates(model), form):
+        if wanted <= _names_in(each):
+            return each
     named = {rv: transform_by_name(rv, form.rvs_to_transforms[rv], wanted) for rv in form.free_RVs}
     transforms = {rv: each for rv, each in named.items() if each is not None}
     if not transforms:
@@ -173,13 +187,13 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
     return None
 
 
-def _coordinates(model: pm.Model) -> dict[Variable, LogarithmOf | Itself]:
+def _coordinates(model: pm.Model) -> _Rewriting | None:
     """Return new transforms of variables with bounds: logarithms of scales and shapes, and coefficients themselves.
 
-    A variable of which a power is the scale of rows has the logarithm of that.
+    A variable of which a power is the scale of rows has the logarithm of that. None if no transform changes.
     """
     if _is_fixed(model):
-        return {}
+        return None
     found = dict[Variable, LogarithmOf | Itself]()
     of_location = coefficients(model)
     for rv in (each for each in model.free_RVs if each in of_location):
@@ -195,7 +209,7 @@ def _coordinates(model: pm.Model) -> dict[Variable, LogarithmOf | Itself]:
             continue
         if slopes is not None or bounds[1] > 1.0:  # of other families it may be a proportion
             found[rv] = LogarithmOf(slope * getattr(transform, "power", 1.0), *bounds)
-    return found
+    return _Rewriting(None, {}, [], found) if found else None
 
 
 def _is_fixed(model: pm.Model) -> bool:

@@ -120,10 +120,10 @@ class Structure:
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
     """Return the facts of a model and its parameters that steps may have; `unit` may name the dim that counts rows."""
     start, known = parameters.to_theta(default_point(model)), in_likelihood(model, parameters)
+    bounds = bounds_of_parameters(model, parameters, start)
     degrees_of_freedom = degrees_of_freedom_of_rows(model, parameters)
     given = _which(model, parameters, [rv for rv, at in model.rvs_to_initial_values.items() if at is not None])
     start[degrees_of_freedom & ~given] = np.log(_HEAVY_TAILS)
-    bounds = bounds_of_parameters(model, parameters, start)
     responses = responses_of_rows(model)
     scales, (followed, power) = all_scales(model, parameters), scales_of_information(model, parameters)
     return Structure(

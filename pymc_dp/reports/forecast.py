@@ -17,7 +17,6 @@ from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.model.centring import centred
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.simulation import on_drawn_rows
@@ -183,7 +182,7 @@ def dry_run(
     twin_budget = _copy_of_budget(budget)
     with model:
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains, data=data)
-    synthetic = centred(synthetic)
+    synthetic = first.form_of(synthetic)
     with synthetic:
         twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None, n_units=None) for one in steps]
         if twins[0].parameters.shapes != first.parameters.shapes:

@@ -25,7 +25,7 @@ import xarray as xr
 from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.model.centring import centred
+from pymc_dp.model.centring import in_coordinates
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.parameters import FloatArray
@@ -89,6 +89,7 @@ class DPSurrogateHMC(LearningStep):
     """
 
     name = "dp_surrogate_hmc"
+    written_as = staticmethod(in_coordinates)
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class DPSurrogateHMC(LearningStep):
             raise InvalidArgument("DPSurrogateHMC updates all free variables together: leave out vars.")
         model = model_in_context(shared.get("model"))
         refuse_tables_of_the_data(synthetic, model)
-        self.synthetic = None if synthetic is None else centred(synthetic)
+        self.synthetic = None if synthetic is None else in_coordinates(synthetic)
         prelude = Prelude(newton_steps, shares, clip_gradient, clip_curvature, noise_aware)
         self.tested = self.asks_in_chains = shares is not None and shares.tests > 0.0
         self.acceptance_test = "penalty" if self.tested else "surrogate_check"

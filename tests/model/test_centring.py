@@ -11,7 +11,7 @@ from pytensor.compile.builders import OpFromGraph
 import pymc_dp as dp
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.model.centring import centred, form_of
+from pymc_dp.model.centring import as_written, centred, form_of, in_coordinates
 from pymc_dp.model.origins import shares_tables
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.structure import bounds_of_parameters, in_likelihood
@@ -582,7 +582,7 @@ def built(name):
 @pytest.mark.parametrize("name", CHANGED)
 def test_scales_and_shapes_are_logarithms_and_coefficients_themselves(name):
     model = built(name)
-    form, found = centred(model), {}
+    form, found = in_coordinates(model), {}
     for rv in form.free_RVs:
         transform = form.rvs_to_transforms[rv]
         if transform is not model.rvs_to_transforms[model[rv.name]]:
@@ -596,7 +596,7 @@ def test_scales_and_shapes_are_logarithms_and_coefficients_themselves(name):
 def test_the_law_is_the_same_with_other_transforms(name):
     """The log-density of the user's variables, free of Jacobians, at the same values."""
     model = built(name)
-    form = centred(model)
+    form = in_coordinates(model)
     parameters = ParameterVector(form)
     bounds = bounds_of_parameters(form, parameters, parameters.to_theta(form.initial_point(0)))
     point = parameters.to_point(np.clip(0.3 + 0.1 * np.arange(parameters.size), *bounds))
@@ -665,3 +665,28 @@ def test_a_private_posterior_with_bounds_is_that_without(name):
         pm.HalfNormal("s", 9.0)
     changed = released.sample(300, priors=others, chains=2, cores=1, random_seed=1, **QUIET)["posterior"]
     assert float(changed["b"].min()) > 0.0
+
+
+def test_the_default_sampler_alone_has_the_coordinates_of_the_likelihood():
+    """Settings of others are on PyMC's unconstrained scale."""
+    with built("a coefficient") as model:
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        settings = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.1, "prelude": None, "budget": budget}
+        one, another = dp.DPSurrogateHMC(budget=budget), dp.DPHMC(**settings)
+    assert {"s_itself__", "s_interval__"} == {*one.parameters.names} ^ {*another.parameters.names}
+    assert one.form_of(model) is in_coordinates(model)
+    assert another.form_of(model) is model
+
+
+def test_a_form_in_coordinates_is_made_of_the_centred_one_and_of_a_model_as_it_is_now():
+    model = written(intercepts)
+    with model:
+        pm.Normal("another", pm.Uniform("s", 0.0, 9.0) * pm.Data("of_x", X), 1.0, observed=Y)
+    assert in_coordinates(model) is centred(model)  # of two outcomes nothing is read
+    model = built("a scale")
+    form = in_coordinates(model)
+    assert in_coordinates(model) is form
+    assert centred(model) is model
+    model.rvs_to_transforms[model["s"]] = None
+    assert in_coordinates(model) is model
+    assert as_written(form) is model

@@ -5,13 +5,16 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pymc.distributions.transforms import Interval
 from pymc.initial_point import make_initial_point_fn
+from pymc.logprob.transforms import LogTransform
 from scipy import integrate, stats
 
 from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, Posterior, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
+from pymc_dp.model.transforms import Itself, without_bounds
 
 N_GROUPS = 30
 
@@ -273,3 +276,17 @@ def test_a_mean_that_rows_depend_on_stays():
         member = pm.Normal("member", mu, pm.HalfNormal("tau"), shape=2)
         pm.Normal("y", mu + member[pm.Data("group", np.array([0, 1]))], 1.0, observed=np.zeros(2))
     assert coordinates_of(model) is None
+
+
+def test_the_centre_of_draws_is_away_from_bounds():
+    """In values without bounds; where no bound is near, the mean itself."""
+    with pm.Model() as model:
+        pm.Normal("a", transform=Itself(0.0, np.inf, LogTransform()))
+        pm.Normal("b", transform=Itself(0.0, np.inf, LogTransform()))
+        pm.Normal("c", transform=Itself(0.0, 1.0, Interval(0.0, 1.0)))
+        pm.Normal("d")
+    drawn = priors_of(model, None, without_bounds(model))
+    found = Unstandardised(drawn, ParameterVector(model)).centre(np.array([1e-3, 7.0, 0.999, -2.0]), np.full(4, 0.1))
+    np.testing.assert_allclose(found, [np.log(0.08), np.log(7.0), np.log(0.92 / 0.08), -2.0])
+    both = Unstandardised(drawn, ParameterVector(model)).centre(np.array([1e-3, 7.0, 0.9, -2.0]), np.full(4, 9.0))
+    assert np.isfinite(both).all()

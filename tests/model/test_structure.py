@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from pymc_dp.model.centring import in_coordinates
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.structure import (
     MOST_RESPONSES,
@@ -18,6 +19,7 @@ from pymc_dp.model.structure import (
     responses_of_rows,
     rows_can_be_simulated,
     scale_of_rows,
+    slope_of_log_scale,
     structure_of,
 )
 
@@ -738,6 +740,63 @@ LOCATED = {
     "no straight line": (lambda: linear(COLUMN, lambda x: pm.math.exp(pm.Normal("a"))), set()),
     "another family": (lambda: linear(COLUMN, lambda x: pm.Normal("a"), family=pm.Gumbel), set()),
 }
+
+
+@pytest.mark.parametrize(
+    ("make", "slope"),
+    [
+        (lambda: 3.0 * pm.HalfNormal("s"), 1.0),
+        (lambda: pm.math.exp(pm.Deterministic("log_s", pm.Normal("s") / 2.0)), 0.5),
+        (lambda: 1.0 / pm.Gamma("s", 1.0, 1.0) ** 2, -2.0),
+    ],
+)
+def test_the_log_scale_is_a_multiple_of_one_unconstrained_value(make, slope):
+    with pm.Model() as model:
+        linear(COLUMN, lambda x: pm.Normal("a"), make)
+    found, power = slope_of_log_scale(model, model["y"].owner.op.dist_params(model["y"].owner)[1])
+    assert (found, power) == (model["s"], slope)
+    parameters = ParameterVector(model)
+    structure = structure_of(model, parameters)
+    assert structure.power_of_followed == -2.0 * slope
+    assert [parameters.variables[place] for place in structure.followed] == ["s"]
+    assert structure.normal == (slope == 1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pm.HalfNormal("s") * pm.Data("unit", 2.0),
+        lambda: pm.HalfNormal("s") * np.array([2.0]),
+        lambda: pm.HalfNormal("s") * COLUMN,
+        lambda: pm.HalfNormal("s") * COLUMN.max() * pm.Data("x", COLUMN)[0],
+        lambda: pm.HalfNormal("s") * pm.HalfNormal("t"),
+        lambda: pm.HalfNormal("s", pm.HalfNormal("t")),
+        lambda: pm.Uniform("s", 0.0, 2.0),
+        lambda: 2.0,
+    ],
+)
+def test_a_scale_with_other_inputs_than_single_numbers_is_not_read(make):
+    with pm.Model() as model:
+        linear(COLUMN, lambda x: pm.Normal("a"), make)
+    found, slope = slope_of_log_scale(model, model["y"].owner.op.dist_params(model["y"].owner)[1])
+    assert found is None
+    assert np.isnan(slope)
+
+
+def test_a_search_begins_within_the_bounds_of_priors():
+    with pm.Model() as model:
+        nu = pm.TruncatedNormal("nu", 9.0, 9.0, lower=6.0, upper=30.0)
+        slope = pm.HalfNormal("b")
+        pm.StudentT("y", nu=nu, mu=slope * pm.Data("x", COLUMN), sigma=pm.HalfNormal("s"), observed=COLUMN)
+    form = in_coordinates(model)
+    found = structure_of(form, ParameterVector(form))
+    least, most = found.bounds
+    assert np.log(6.0) < least[0] < np.log(6.01)
+    assert np.log(29.9) < most[0] < np.log(30.0)
+    assert found.start[0] == least[0]  # 4 is too few
+    assert 0.0 < least[1] < 0.01
+    assert (least[2], most[2]) == (-np.inf, np.inf)
+    np.testing.assert_array_equal(found.within(np.array([9.0, -1.0, 7.0])), [most[0], least[1], 7.0])
 
 
 @pytest.mark.parametrize("name", LOCATED)
