@@ -103,8 +103,6 @@ class DPStep(BlockedStep):
     left_behind: ClassVar[tuple[str, ...]] = _LEFT_BEHIND
     #: Whether chains request releases: else there are no clipped units to count in them.
     asks_in_chains: bool = True
-    #: The form of a model whose variables a step of all variables moves.
-    written_as: ClassVar[Callable[[Model], Model]] = staticmethod(centred)
     #: Whether the step expands log-likelihoods around a point and makes a dry run on synthetic tables.
     expands = False
     #: Whether the step uses the number of units: see `know_n_units`.
@@ -174,7 +172,7 @@ class DPStep(BlockedStep):
         self.insecure_seed = insecure_seed
         model = model_in_context(model)
         if vars is None:
-            model = self.written_as(model)
+            model = self.form(model)
         self._units_given = {"unit": unit, "unit_index": unit_index}
         self.unit, self.unit_index = declared_unit(model, unit, unit_index)
         undeclared = unit is None and unit_index is None
@@ -328,6 +326,11 @@ class DPStep(BlockedStep):
     def tuning(self) -> bool:
         """Whether the current iteration belongs to tuning, whose draws are discarded."""
         return self._iteration < self._tuning_iterations
+
+    @staticmethod
+    def form(model: Model) -> Model:
+        """Return the form of a model whose variables a step of all variables moves."""
+        return centred(model)
 
     def form_of(self, model: Model) -> Model:
         """Return the model in the form, centred or as written, whose variables the step moves."""

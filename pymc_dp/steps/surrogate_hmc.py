@@ -89,7 +89,6 @@ class DPSurrogateHMC(LearningStep):
     """
 
     name = "dp_surrogate_hmc"
-    written_as = staticmethod(in_coordinates)
 
     def __init__(
         self,
@@ -118,6 +117,11 @@ class DPSurrogateHMC(LearningStep):
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS
+
+    @staticmethod
+    def form(model: Model) -> Model:
+        """Return the centred form, with the coordinates of the likelihood for variables with bounds."""
+        return in_coordinates(model)
 
     def keep_starts(self, given: bool) -> None:
         """Ignore given starts: chains begin with draws of the surrogate, independent of them."""

@@ -174,8 +174,13 @@ def test_what_is_set_aside_is_set_aside_in_the_dry_run(aside):
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
     posterior = normal("normal", np.diag([1.0, 2.0]), 1.0, 3000)
     tables = []
-    real = sampling.sample
-    monkeypatch.setattr(sampling, "sample", lambda **options: tables.append(pm.modelcontext(None)) or real(**options))
+    real = sampling.sample_invented_rows
+
+    def kept(**options):
+        tables.append(pm.modelcontext(None))
+        return real(**options)
+
+    monkeypatch.setattr(sampling, "sample_invented_rows", kept)
     with posterior.model:
         found = dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), draws=100, random_seed=3)
     (twin,) = tables
