@@ -36,7 +36,7 @@ from pytensor.tensor.random import basic as families
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
-from pymc_dp.model.transforms import from_unbounded, without_bounds
+from pymc_dp.model.transforms import FromBound, Itself, from_unbounded, without_bounds
 
 #: Location-scale families, closed under positive factors, whose last parameters are location and scale.
 LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
@@ -127,7 +127,9 @@ def standardising(
                 found[rv.name] = GivenItsScale(*likelihood)
             elif isinstance(rv.owner.op, families.MvNormalRV):
                 found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
-    return found | without_bounds(model)
+        elif isinstance(first, Itself) and np.isfinite(first.lower) and first.upper == np.inf:
+            found[rv.name] = ChainedTransform([first, FromBound(first.lower, likelihood[0] ** -0.5)])
+    return without_bounds(model) | found
 
 
 def _depends_on_others(parameter: Any, model: pm.Model) -> bool:

@@ -19,6 +19,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.tensor.random.basic import UniformRV
 
 from pymc_dp.model.arrays import leaf_value, undimmed
+from pymc_dp.model.parameters import FloatArray
 
 
 class LogarithmOf(LogTransform):
@@ -127,6 +128,39 @@ class Unbounded(Transform):
         length = self._upper - self._lower
         part = pt.sigmoid(scaled - np.log(length))
         return pt.log(length * part) + pt.log1p(-part) - pt.log(self._lower + length * part)
+
+
+class FromBound(Transform):
+    """Transform a variable with a lower bound by the inverse of softplus: linear far from the bound.
+
+    Draws near a bound are less skewed than in the logarithm of the distance.
+
+    Parameters
+    ----------
+    lower : float
+        The bound.
+    unit : ndarray, of the shape of the variable
+        The distance at which the transform is about linear: a standard deviation.
+    """
+
+    name = "from_bound"
+    ndim_supp = 0
+
+    def __init__(self, lower: float, unit: FloatArray) -> None:
+        self._lower, self._unit = lower, unit
+
+    def backward(self, value: Any, *inputs: Any) -> Any:
+        """Return the variable."""
+        return self._lower + self._unit * pt.softplus(value)
+
+    def forward(self, value: Any, *inputs: Any) -> Any:
+        """Return the value without bounds."""
+        distance = (value - self._lower) / self._unit
+        return distance + pt.log1p(-pt.exp(-distance))
+
+    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
+        """Return the logarithm of the derivative of `backward`."""
+        return pt.log(self._unit) - pt.softplus(-value)
 
 
 def without_bounds(model: pm.Model) -> dict[str, Transform]:

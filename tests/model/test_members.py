@@ -10,7 +10,13 @@ from pymc.initial_point import make_initial_point_fn
 from pymc.logprob.transforms import LogTransform
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
+from pymc_dp.model.members import (
+    GivenItsScale,
+    Unstandardised,
+    VectorsGivenTheirCovariance,
+    from_means_and_members,
+    standardising,
+)
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, Posterior, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
@@ -276,6 +282,16 @@ def test_a_mean_that_rows_depend_on_stays():
         member = pm.Normal("member", mu, pm.HalfNormal("tau"), shape=2)
         pm.Normal("y", mu + member[pm.Data("group", np.array([0, 1]))], 1.0, observed=np.zeros(2))
     assert coordinates_of(model) is None
+
+
+def test_a_coefficient_with_a_lower_bound_is_drawn_in_units_of_its_own_precision():
+    with pm.Model() as model:
+        pm.Normal("a", shape=2, transform=Itself(0.0, np.inf, LogTransform()))
+        pm.Normal("b", transform=Itself(0.0, 1.0, Interval(0.0, 1.0)))
+    found = standardising(model, ParameterVector(model), np.array([4.0, 0.25, 1.0]), np.zeros(3))
+    value = found["a"].transform_list[-1].backward(np.array([9.0, 9.0])).eval()
+    np.testing.assert_allclose(value, [9.0 / 2.0, 9.0 * 2.0], rtol=1e-3)
+    assert isinstance(found["b"].transform_list[-1], Interval)
 
 
 def test_the_centre_of_draws_is_away_from_bounds():

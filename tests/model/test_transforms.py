@@ -8,6 +8,7 @@ from pymc.logprob.transforms import IntervalTransform, LogTransform
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.model.transforms import (
+    FromBound,
     Itself,
     LogarithmOf,
     Unbounded,
@@ -20,7 +21,7 @@ from pymc_dp.model.transforms import (
 LOGARITHMS = [
     LogarithmOf(power, *ends) for power in (1.0, -0.5, 2.0) for ends in ((0.0, 50.0), (0.1, 20.0), (1.0, np.inf))
 ]
-OTHERS = [LogarithmOf(-0.5, 0.0, np.inf), Itself(-1.0, 3.0, LogTransform())]
+OTHERS = [LogarithmOf(-0.5, 0.0, np.inf), Itself(-1.0, 3.0, LogTransform()), FromBound(-1.0, np.array(2.0))]
 
 
 def function_of(graph):
@@ -47,6 +48,12 @@ def test_any_value_without_bounds_is_within_them_and_is_the_same_far_from_them(l
     least, most = np.array([logarithm.lower, logarithm.upper])
     far = logarithm.power * np.log(30.0 * least if most == np.inf else np.sqrt(max(least, 1e-3 * most) * most))
     assert backward(far) == pytest.approx(far, abs=0.15 * abs(logarithm.power))
+
+
+def test_a_value_from_a_bound_is_linear_far_from_it():
+    backward = function_of(FromBound(-1.0, np.array(2.0)).backward)
+    assert backward(12.0) == pytest.approx(-1.0 + 2.0 * 12.0, rel=1e-5)
+    assert 0.0 < backward(-12.0) + 1.0 < 1e-4
 
 
 def test_ends_of_values_are_in_order():
