@@ -127,7 +127,7 @@ def standardising(
                 found[rv.name] = GivenItsScale(*likelihood)
             elif isinstance(rv.owner.op, families.MvNormalRV):
                 found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
-        elif isinstance(first, Itself) and np.isfinite(first.lower) and first.upper == np.inf:
+        elif isinstance(first, Itself) and -np.inf < first.lower < first.upper == np.inf and likelihood[0].all():
             found[rv.name] = ChainedTransform([first, FromBound(first.lower, likelihood[0] ** -0.5)])
     return without_bounds(model) | found
 
