@@ -41,7 +41,7 @@ from pymc_dp.model.copying import add_copy, add_free
 from pymc_dp.model.members import LOCATION_SCALE
 from pymc_dp.model.protected import fills_a_triangle
 from pymc_dp.model.structure import coefficients, scales_and_shapes
-from pymc_dp.model.transforms import Itself, LogarithmOf, bounds_of, transform_by_name
+from pymc_dp.model.transforms import Itself, LogarithmOf, bounds_of, ends_of, transform_by_name
 
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 #: Operations whose output consists of unchanged entries of their first input.
@@ -208,7 +208,7 @@ def _coordinates(model: pm.Model) -> _Rewriting | None:
         if bounds is None or bounds[0] < 0.0 or (isinstance(transform, LogTransform) and slope == 1.0):
             continue
         if slopes is not None or bounds[1] > 1.0:  # of other families it may be a proportion
-            found[rv] = LogarithmOf(slope * getattr(transform, "power", 1.0), *bounds)
+            found[rv] = LogarithmOf(slope, *bounds)
     return _Rewriting(None, {}, [], found) if found else None
 
 
@@ -336,7 +336,7 @@ def _is_positive(variable: Variable, model: pm.Model) -> bool:
     if isinstance(variable, Constant):
         return bool((leaf_value(variable) > 0).all())
     if variable in model.free_RVs:
-        return isinstance(model.rvs_to_transforms[variable], LogTransform) or _is_uniform_above_zero(variable)
+        return ends_of(variable, model.rvs_to_transforms[variable])[0] >= 0.0
     if variable.owner is None:
         return False
     op, inputs = getattr(variable.owner.op, "scalar_op", variable.owner.op), variable.owner.inputs
@@ -348,13 +348,6 @@ def _is_positive(variable: Variable, model: pm.Model) -> bool:
     return isinstance(op, (*_POSITIVE_OF_POSITIVE, *_CHOOSING, scalar.Pow, MakeVector)) and all(
         _is_positive(each, model) for each in inputs
     )
-
-
-def _is_uniform_above_zero(rv: Variable) -> bool:
-    if not isinstance(rv.owner.op, families.UniformRV):
-        return False
-    lower = undimmed(rv.owner.op.dist_params(rv.owner)[0])
-    return isinstance(lower, Constant) and bool((leaf_value(lower) >= 0).all())
 
 
 def _with_product(scaled: _Scaled, model: pm.Model) -> _Rewriting:

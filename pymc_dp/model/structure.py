@@ -62,6 +62,8 @@ _HEAVY_TAILS = 4.0
 #: counts if the standard deviation is at least three fifths of the grid's spacing: for Poisson distributions up to a
 #: mean of about 300, for wider ones, such as a negative binomial with a shape of 50 or less, at any mean.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+#: The relative error of slopes in single precision.
+_ROUNDING = 1e-4
 #: Searches stay off bounds of priors by this part of the way to the start.
 _MARGIN = 1e-3
 #: Unconstrained values at which the logarithm of a scale is compared with a line.
@@ -315,8 +317,9 @@ def slope_of_log_scale(model: pm.Model, scale: Variable) -> tuple[Variable | Non
         (log_scale,) = clone_replace([pt.log(scale)], {rv: of_value}, rebuild_strict=False)
         logs = [float(log_scale.eval({value: at})) for at in _ON_A_LINE.astype(rv.type.dtype)]
     slopes = np.diff(logs) / np.diff(_ON_A_LINE)
-    on_a_line = slopes[0] != 0.0 and np.allclose(slopes, slopes[0], rtol=1e-6, atol=0.0)
-    return (rv, round(float(slopes[0]), 6)) if on_a_line else none
+    if slopes[0] == 0.0 or not np.allclose(slopes, slopes[0], rtol=_ROUNDING, atol=0.0):
+        return none
+    return rv, 1.0 if abs(slopes[0] - 1.0) < _ROUNDING else float(slopes[0])
 
 
 def shapes_of_rows(model: pm.Model) -> set[Variable]:

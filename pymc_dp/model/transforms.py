@@ -197,16 +197,21 @@ def bounds_of(rv: Variable, transform: Transform | None) -> tuple[float, float] 
 
     Bounds of single numbers are read; with others the result is None.
     """
+    lower, upper = ends_of(rv, transform)
+    return (lower, upper) if lower < upper else None
+
+
+def ends_of(rv: Variable, transform: Transform | None) -> tuple[float, float]:
+    """Return the bounds of such a variable: NaN for what is no single number, and for other variables."""
     if isinstance(transform, LogarithmOf):
         return transform.lower, transform.upper
     if isinstance(transform, LogTransform):
         return 0.0, np.inf
     of_families = isinstance(rv.owner.op, UniformRV | TruncatedNormalRV | TruncatedRV)
     if not (of_families and isinstance(transform, IntervalTransform)):
-        return None
+        return np.nan, np.nan
     lower, upper = transform.args_fn(*rv.owner.inputs)
-    lower, upper = _number(lower, -np.inf), _number(upper, np.inf)
-    return (lower, upper) if lower < upper else None
+    return _number(lower, -np.inf), _number(upper, np.inf)
 
 
 def _number(bound: Any, none: float) -> float:

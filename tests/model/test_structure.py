@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -754,17 +755,25 @@ def test_the_log_scale_is_a_multiple_of_one_unconstrained_value(make, slope):
     with pm.Model() as model:
         linear(COLUMN, lambda x: pm.Normal("a"), make)
     found, power = slope_of_log_scale(model, model["y"].owner.op.dist_params(model["y"].owner)[1])
-    assert (found, power) == (model["s"], slope)
+    assert found is model["s"]
+    assert power == pytest.approx(slope)
     parameters = ParameterVector(model)
     structure = structure_of(model, parameters)
-    assert structure.power_of_followed == -2.0 * slope
+    assert structure.power_of_followed == pytest.approx(-2.0 * slope)
     assert [parameters.variables[place] for place in structure.followed] == ["s"]
     assert structure.normal == (slope == 1.0)
+
+
+def test_a_log_scale_is_recognised_in_single_precision():
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        linear(COLUMN.astype("float32"), lambda x: pm.Normal("a"), lambda: 3.0 * pm.HalfNormal("s"))
+        assert slope_of_log_scale(model, model["y"].owner.op.dist_params(model["y"].owner)[1]) == (model["s"], 1.0)
 
 
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: 3.0 + pm.HalfNormal("s"),
         lambda: pm.HalfNormal("s") * pm.Data("unit", 2.0),
         lambda: pm.HalfNormal("s") * np.array([2.0]),
         lambda: pm.HalfNormal("s") * COLUMN,
