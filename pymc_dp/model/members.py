@@ -111,7 +111,7 @@ class VectorsGivenTheirCovariance(GivenItsScale):
 def standardising(
     model: pm.Model, parameters: ParameterVector, precision: FloatArray, mean: FloatArray
 ) -> dict[str, Transform]:
-    """Return the transforms of a model's members, and of logarithms with bounds, by name.
+    """Return the transforms of a model's members, and of variables with bounds, by name.
 
     `precision` and `mean`, shape (parameters,), are those of the likelihood of each parameter given the others.
     """
