@@ -632,8 +632,11 @@ def test_a_step_changes_no_scale_by_more_than_a_factor_of_e(mean):
 
 def test_a_step_ends_at_the_bounds_of_priors():
     prior, bounds = NormalPrior([1e-9, 1e-9]), (np.array([-np.inf, -0.3]), np.array([2.0, np.inf]))
-    _, end = step_from_zero([7.0, -1.0], [10.0, 10.0], prior, known=[True, True], scales=[1], bounds=bounds)
+    search, end = step_from_zero([7.0, -1.0], [10.0, 10.0], prior, known=[True, True], scales=[1], bounds=bounds)
     np.testing.assert_allclose(end, [2.0, -0.3])
+    belief = Belief(end, 10.0 * np.eye(2), np.zeros((2, 2)), np.zeros((2, 2)), np.ones(2, bool))
+    longer = search._end_of(np.array([5.0, -1.0]), belief, np.zeros(2), np.inf)  # of a curvature that falls on the way
+    np.testing.assert_allclose(longer, [2.0, -0.3])
 
 
 @pytest.mark.parametrize(("rises", "end"), [(1.0, 0.5), (-1.0, -0.2)])
