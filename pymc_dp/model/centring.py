@@ -207,6 +207,8 @@ def _coordinates(model: pm.Model) -> _Rewriting | None:
         bounds, slope = bounds_of(rv, transform), (slopes or {}).get(rv, 1.0)
         if bounds is None or bounds[0] < 0.0 or (isinstance(transform, LogTransform) and slope == 1.0):
             continue
+        if slopes is not None and rv.type.ndim:  # searches of a scale for each group were lost and called usable
+            continue
         if slopes is not None or bounds[1] > 1.0:  # of other families it may be a proportion
             found[rv] = LogarithmOf(slope, *bounds)
     return _Rewriting(None, {}, [], found) if found else None

@@ -570,7 +570,7 @@ CHANGED = {
     ),
     "negative bounds": (on_line(lambda: 9.0 + pm.Uniform("s", -3.0, 9.0)), {}),
     "bounds that vary": (on_line(lambda: pm.Uniform("s", 0.0, pm.HalfNormal("upper"))), {}),
-    "scales of groups, and priors of levels": (of_groups, {"s": 1.0}),
+    "scales of groups, and priors of levels": (of_groups, {}),
     "a shape": (counts(uniform), {"s": 1.0}),
     "a shape and a share": (zeros, {"s": 1.0}),
     "a coefficient": (as_it_is(lambda: pm.Normal("a") + uniform() * pm.Data("x", X)), {"s": None}),
