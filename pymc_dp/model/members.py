@@ -40,8 +40,6 @@ from pymc_dp.model.transforms import FromBound, Itself, from_unbounded, without_
 
 #: Location-scale families, closed under positive factors, whose last parameters are location and scale.
 LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
-
-
 #: The least distance of the centre of draws from a bound, in standard deviations.
 _OFF_BOUNDS = 0.8
 
@@ -163,13 +161,10 @@ class Unstandardised:
         ]
         lengths = [entries.stop - entries.start for entries in parameters.slices]
         self.members = np.repeat([isinstance(each, GivenItsScale) for each in standardisers], lengths)
-        variables = zip(model.free_RVs, transforms, parameters.slices, parameters.shapes.values(), strict=True)
+        inputs = [rv.owner.inputs for rv in model.free_RVs]
+        variables = zip(transforms, parameters.slices, parameters.shapes.values(), inputs, strict=True)
         #: Transforms, entries, shapes and prior's inputs of variables with bounds.
-        self._bounded = [
-            (transform, entries, shape, rv.owner.inputs)
-            for rv, transform, entries, shape in variables
-            if from_unbounded(transform) is not None
-        ]
+        self._bounded = [each for each in variables if from_unbounded(each[0]) is not None]
         values, cotangents = model.value_vars, [value.type() for value in model.value_vars]
         found, log_volume = [], pt.zeros(())
         for rv, value, standardiser in zip(model.free_RVs, values, standardisers, strict=True):

@@ -17,6 +17,9 @@ from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 FloatArray = NDArray[np.float64]
+#: The least and the largest values of parameters, shape (parameters,) each, or one number for all.
+Bounds = tuple[FloatArray, FloatArray]
+NO_BOUNDS: Bounds = (np.array(-np.inf), np.array(np.inf))
 
 
 def texts_of(labels: Any) -> list[str]:

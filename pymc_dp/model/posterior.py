@@ -73,7 +73,8 @@ def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: x
 def standardised(model: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> pm.Model:
     """Return a model of priors, or one `with_likelihood`, with standardised members of hierarchies: see `members`.
 
-    Its unconstrained parameters are those of the same variables in the same order. Without members `model` is returned.
+    Its unconstrained parameters are those of the same variables in the same order. Variables with bounds are drawn
+    without them (`transforms`). Without members and bounds `model` is returned.
     The likelihood of a member is conditional on the other parameters, which are set to `centre`, near the posterior
     mean. The maximum of the likelihood may be far from there, if an intercept can be traded against members.
     """
@@ -83,7 +84,11 @@ def standardised(model: pm.Model, likelihood: xr.Dataset, centre: FloatArray | N
     if centre is not None:
         score = precision @ (mean - centre)
         mean = centre + np.divide(score, of_each, out=np.zeros_like(score), where=of_each > 0.0)
-    transforms = standardising(model, parameters, of_each, mean)
+    return with_transforms(model, standardising(model, parameters, of_each, mean))
+
+
+def with_transforms(model: pm.Model, transforms: Mapping[str, Transform]) -> pm.Model:
+    """Return a model of priors with other transforms of the variables that are named; the model itself without any."""
     return priors_of(model, None, transforms) if transforms else model
 
 

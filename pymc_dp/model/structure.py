@@ -34,7 +34,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import is_leaf, leaf_value, undimmed
 from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
-from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
+from pymc_dp.model.parameters import NO_BOUNDS, Bounds, FloatArray, ParameterVector, default_point
 from pymc_dp.model.transforms import Itself, LogarithmOf
 
 #: Categories beyond this number are not enumerated as possible responses: each takes a pass over the rows.
@@ -112,7 +112,7 @@ class Structure:
     scale_of_censored: FloatArray = field(default_factory=lambda: np.zeros(0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
     #: The least and the largest values, a margin within the bounds of priors; infinite for none.
-    bounds: tuple[FloatArray, FloatArray] = field(default_factory=lambda: (np.array(-np.inf), np.array(np.inf)))
+    bounds: Bounds = NO_BOUNDS
 
     def within(self, theta: FloatArray) -> FloatArray:
         """Return parameters, moved within the bounds of their priors."""
@@ -152,9 +152,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     )
 
 
-def bounds_of_parameters(
-    model: pm.Model, parameters: ParameterVector, start: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def bounds_of_parameters(model: pm.Model, parameters: ParameterVector, start: FloatArray) -> Bounds:
     """Return the least and the largest values of parameters with bounds, a part of the way to the start within."""
     lowest, highest = np.full(parameters.size, -np.inf), np.full(parameters.size, np.inf)
     for value, entries in zip(model.value_vars, parameters.slices, strict=True):
@@ -247,10 +245,10 @@ def _scale_of(node: Apply) -> Variable:
     return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
-def _location_of(node: Apply) -> Variable:
-    """Return the location parameter of a location-scale family."""
-    location: Variable = node.op.dist_params(node)[-1 if isinstance(node.op, AsymmetricLaplaceRV) else -2]
-    return location
+def _location_and_others(node: Apply) -> tuple[Variable, list[Variable]]:
+    """Return the location parameter of a location-scale family, and its other parameters."""
+    parameters = list(node.op.dist_params(node))
+    return parameters.pop(-1 if isinstance(node.op, AsymmetricLaplaceRV) else -2), parameters
 
 
 def _which(model: pm.Model, parameters: ParameterVector, variables: Iterable[Variable]) -> Which:
@@ -287,7 +285,7 @@ def scales_and_shapes(model: pm.Model) -> tuple[set[Variable], dict[Variable, fl
     free = {rv for each in node.inputs for rv in _reached(each, model.free_RVs)}
     if isinstance(node.op, _LOCATION_SCALE):
         rv, slope = slope_of_log_scale(model, _scale_of(node))
-        return free - _reached(_location_of(node), model.free_RVs), {} if rv is None else {rv: slope}
+        return free - _reached(_location_and_others(node)[0], model.free_RVs), {} if rv is None else {rv: slope}
     predictors = _predictors(model)
     if not predictors and not isinstance(node.op, (*_POSITIVE, *_POSITIVE_TOO, *_OF_COUNTS)):
         return set(), None
@@ -457,16 +455,18 @@ def coefficients(model: pm.Model) -> set[Variable]:
     if node is None or model.potentials or isinstance(node.op, CensoredRV):
         return set()
     if isinstance(node.op, _LOCATION_SCALE):
-        sums = {_location_of(node)}
+        location, others = _location_and_others(node)
+        sums, apart = {location}, {rv for each in others for rv in _reached(each, model.free_RVs)}
     else:
         sums = {each for given, free in _predictors(model) for each in _sums_with_covariates(given, free)}
+        apart, _ = scales_and_shapes(model)
     found = {rv for each in sums for rv in _reached(each, model.free_RVs)}
-    elsewhere = {*ancestors([each for rv in model.free_RVs for each in rv.owner.inputs])}
+    elsewhere = apart.union(ancestors([each for rv in model.free_RVs for each in rv.owner.inputs]))
     stand_ins = {rv: rv.type() for rv in found}
     for each in clone_replace([*sums], stand_ins):
         if not _is_linear_in(list(stand_ins.values()), each):
             return set()
-    return found - elsewhere - scales_and_shapes(model)[0]
+    return found - elsewhere
 
 
 def _is_linear_in(variables: Sequence[Variable], location: Variable) -> bool:
@@ -703,8 +703,7 @@ def kinked_in(model: pm.Model, parameters: ParameterVector) -> Which:
     """
     node, location = _node_of_rows(model, families.LaplaceRV, AsymmetricLaplaceRV), list[Variable]()
     if node is not None:
-        given = node.op.dist_params(node)
-        location = [given[0] if isinstance(node.op, families.LaplaceRV) else given[-1]]
+        location = [_location_and_others(node)[0]]
     return _which(model, parameters, ancestors(location, blockers=model.free_RVs))
 
 

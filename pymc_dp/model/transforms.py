@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.continuous import TruncatedNormalRV
+from pymc.distributions.transforms import Interval
 from pymc.distributions.truncated import TruncatedRV
 from pymc.logprob.transforms import ChainedTransform, IntervalTransform, LogTransform, Transform
 from pytensor.graph.basic import Constant, Variable
@@ -80,7 +81,7 @@ class Itself(Transform):
 
     @property
     def range(self) -> tuple[float, float]:
-        """The bounds."""
+        """The bounds: no attribute, since a pair of numbers in a transform may be a part of a table (`closures`)."""
         return self.lower, self.upper
 
     def forward(self, value: Any, *inputs: Any) -> Any:
@@ -97,37 +98,30 @@ class Itself(Transform):
 
 
 class Unbounded(Transform):
-    """Transform the value of `LogarithmOf` to one without bounds, about the same where bounds are far away."""
+    """Transform the value of `LogarithmOf` to one without bounds by PyMC's transform of intervals.
+
+    Both values are about the same where bounds are far away.
+    """
 
     name = "unbounded"
 
     def __init__(self, logarithm: LogarithmOf) -> None:
-        self._power, self._lower, self._upper = logarithm.power, logarithm.lower, logarithm.upper
+        self._power, self._interval = logarithm.power, Interval(logarithm.lower, logarithm.upper)
+        #: PyMC's values are those of one bound, less this number where the other is far away.
+        self._shift = math.log(logarithm.upper - logarithm.lower) if logarithm.upper < np.inf else 0.0
 
     def backward(self, value: Any, *inputs: Any) -> Any:
-        """Return the value of the logarithm: for one bound the variable is lower + exp(value / power)."""
-        scaled = value / self._power
-        if self._upper == np.inf:
-            return self._power * pt.log(self._lower + pt.exp(scaled))
-        length = self._upper - self._lower
-        return self._power * pt.log(self._lower + length * pt.sigmoid(scaled - np.log(length)))
+        """Return the value of the logarithm."""
+        return self._power * pt.log(self._interval.backward(value / self._power - self._shift))
 
     def forward(self, value: Any, *inputs: Any) -> Any:
         """Return the value without bounds."""
-        above = pt.exp(value / self._power) - self._lower
-        if self._upper == np.inf:
-            return self._power * pt.log(above)
-        length = self._upper - self._lower
-        return self._power * (pt.log(above) - pt.log1p(-above / length))
+        return self._power * (self._interval.forward(pt.exp(value / self._power)) + self._shift)
 
     def log_jac_det(self, value: Any, *inputs: Any) -> Any:
         """Return the logarithm of the derivative of `backward`."""
-        scaled = value / self._power
-        if self._upper == np.inf:
-            return scaled - pt.log(self._lower + pt.exp(scaled))
-        length = self._upper - self._lower
-        part = pt.sigmoid(scaled - np.log(length))
-        return pt.log(length * part) + pt.log1p(-part) - pt.log(self._lower + length * part)
+        of_interval = value / self._power - self._shift
+        return self._interval.log_jac_det(of_interval) - pt.log(self._interval.backward(of_interval))
 
 
 class FromBound(Transform):

@@ -152,7 +152,7 @@ class PrivateLikelihood:
         model = self._priors_from(priors)
         parameters = ParameterVector(model)
         found = posterior.with_likelihood(model, parameters, posterior.for_model(self._dataset, parameters))
-        return posterior.priors_of(found, None, without_bounds(found))
+        return posterior.with_transforms(found, without_bounds(found))
 
     def _priors_from(self, priors: Model | None) -> Model:
         """Return a copy of the given priors, else of the model's own."""

@@ -582,6 +582,11 @@ CHANGED = {
         as_it_is(lambda: pm.Normal("b", 0.0, (s := uniform())) + s * pm.Data("x", X)),
         {},
     ),
+    "a coefficient and a scale": (
+        lambda: pm.Normal("y", pm.Normal("a") + (s := uniform()) * pm.Data("x", X), s, observed=Y),
+        {},
+    ),
+    "a location that is the scale": (lambda: pm.Normal("y", (s := uniform()), s, observed=Y), {}),
     "a coefficient and a potential": (with_potential, {}),
 }
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pymc_dp.steps.prelude.free_hmc import NO_BOUNDS, FreeHMC
+from pymc_dp.model.parameters import NO_BOUNDS
+from pymc_dp.steps.prelude.free_hmc import FreeHMC
 
 pytestmark = pytest.mark.production
 

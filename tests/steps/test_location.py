@@ -13,7 +13,7 @@ from scipy import stats
 from searches import of_deviations, searches
 
 import pymc_dp as dp
-from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.parameters import NO_BOUNDS, ParameterVector
 from pymc_dp.model.view import read
 from pymc_dp.release.interface import Release
 from pymc_dp.release.sizes import half_octaves
@@ -21,7 +21,6 @@ from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.free_hmc import NO_BOUNDS
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame, prior_information
 from pymc_dp.steps.prelude.regression import Regression

@@ -29,7 +29,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.parameters import NO_BOUNDS, Bounds, FloatArray
 from pymc_dp.steps.access import PriorDensity
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
@@ -342,7 +342,7 @@ def most_likely(
     likelihood: Belief,
     start: FloatArray,
     hyperparameters: NDArray[np.bool_],
-    bounds: tuple[FloatArray, FloatArray] = (np.array(-np.inf), np.array(np.inf)),
+    bounds: Bounds = NO_BOUNDS,
 ) -> FloatArray:
     """Return about the posterior mean under the prior: a mode, with the scales of hierarchies marginalised.
 

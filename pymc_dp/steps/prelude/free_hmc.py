@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.parameters import NO_BOUNDS, Bounds, FloatArray
 from pymc_dp.steps.access import LogDensity
 from pymc_dp.steps.prelude.newton import positive_definite
 
@@ -19,7 +19,6 @@ _MEASURED_TRAJECTORIES = 1000
 _MOST_GRADIENTS_APART = 400
 _WINDOW = 5.0
 _MOST_REFLECTIONS = 20  # in one step
-NO_BOUNDS = np.array(-np.inf), np.array(np.inf)
 
 
 class FreeHMC:
@@ -53,7 +52,7 @@ class FreeHMC:
         theta: FloatArray,
         curvature: FloatArray,
         rng: np.random.Generator,
-        bounds: tuple[FloatArray, FloatArray] = NO_BOUNDS,
+        bounds: Bounds = NO_BOUNDS,
     ) -> None:
         self._target, self._bounds = target, bounds
         self._has_bounds = bool(np.isfinite(np.concatenate([np.ravel(end) for end in bounds])).any())
